@@ -1,0 +1,245 @@
+"""Speed and memory of the metrics against peers in the same run: `make bench` writes the tables of docs/benchmarks.md.
+
+Peers get what they ask for. Where they take probabilities, the softmax is not timed for them, but it is for us: our
+metrics start from logits. `ece from logits` gives torchmetrics the logits, which it turns into probabilities itself.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import statistics
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from tables import markdown, rewrite
+from torch import Tensor
+
+from calibrant import Predictions, evaluate, metric
+from calibrant.metrics.calibration_error import CalibrationError
+from calibrant.metrics.evaluate import DEFAULT
+from calibrant.metrics.metric import Metric, estimates
+from calibrant.metrics.scores import Scores
+
+warnings.filterwarnings("ignore")
+
+SIZES = [(10_000, 10), (10_000, 100), (50_000, 1000), (1_000_000, 10), (1_000_000, 100)]
+SORTED = ("ace(bins=15)", "debiased_ece(bins=15)", "auroc")
+ONE_PASS = [s for s in DEFAULT if s not in (*SORTED, "classwise_ece(bins=15)")]
+BINNED = ["ece", "mce", "rmsce", "ace", "debiased_ece", "top_label_ece", "classwise_ece"]
+Timed = Callable[[], Any]
+
+
+def data(n: int, k: int) -> tuple[Tensor, Tensor]:
+    """Overconfident logits: labels are drawn from the softmax of the logits divided by 1.5."""
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn((n, k), generator=generator).mul_(3)
+    ladder = (logits / 1.5).softmax(1).cumsum_(1)
+    labels = torch.searchsorted(ladder, torch.rand((n, 1), generator=generator) * ladder[:, -1:])[:, 0]
+    return logits, labels.clamp_(max=k - 1)
+
+
+def median_ms(work: Timed, budget: float = 6.0, most: int = 15) -> float:
+    """Median time after one call to warm up, within a budget of seconds but at least three times."""
+    work()
+    taken: list[float] = []
+    began = time.perf_counter()
+    while len(taken) < most and (len(taken) < 3 or time.perf_counter() - began < budget):
+        start = time.perf_counter()
+        work()
+        taken.append(1000 * (time.perf_counter() - start))
+    return statistics.median(taken)
+
+
+def peers(name: str, logits: Tensor, probs: Tensor, labels: Tensor) -> dict[str, Timed]:
+    """What other libraries have under the meaning of one of our metrics."""
+    import netcal.metrics
+    import probmetrics.metrics
+    import pycalib.metrics
+    import relplot
+    import torchmetrics.functional.classification as tm
+    from sklearn.metrics import roc_auc_score
+
+    k = probs.shape[1]
+    p, y = probs.numpy(), labels.numpy()
+    conf, predicted = probs.max(1)
+    c, a = conf.numpy(), (predicted == labels).numpy()
+    one_hot = np.eye(k)[y] if name == "classwise_ece" and len(y) * k <= 10_000_000 else None
+    found: dict[str, dict[str, Timed]] = {
+        "ece": {
+            "torchmetrics, from logits": lambda: tm.multiclass_calibration_error(logits, labels, k, n_bins=15),
+            "torchmetrics": lambda: tm.multiclass_calibration_error(probs, labels, k, n_bins=15),
+            "netcal": lambda: netcal.metrics.ECE(15).measure(p, y),
+            "relplot": lambda: relplot.metrics.binnedECE(c, a, 15),
+            "probmetrics": lambda: probmetrics.metrics.Metrics.from_names(["ece-15"]).compute_all_from_labels_logits(
+                labels, logits
+            ),
+        },
+        "mce": {
+            "torchmetrics": lambda: tm.multiclass_calibration_error(probs, labels, k, n_bins=15, norm="max"),
+            "netcal": lambda: netcal.metrics.MCE(15).measure(p, y),
+        },
+        "rmsce": {
+            "torchmetrics": lambda: tm.multiclass_calibration_error(probs, labels, k, n_bins=15, norm="l2")
+        },
+        "ace": {"netcal": lambda: netcal.metrics.ECE(15, equal_intervals=False).measure(p, y)},
+        "smece": {"relplot, from confidences": lambda: relplot.smECE(c, a)},
+        "auroc": {
+            "torchmetrics, from confidences": lambda: tm.binary_auroc(conf, (predicted == labels).long()),
+            "scikit-learn, from confidences": lambda: roc_auc_score(a, c),
+        },
+        "classwise_ece": {"pycalib": lambda: pycalib.metrics.classwise_ECE(one_hot, p, bins=15)}
+        if one_hot is not None
+        else {},
+    }
+    return found.get(name, {})
+
+
+def value_table(sizes: list[tuple[int, int]], budget: float) -> None:
+    """Our time from logits, each peer's, and the ratio to the fastest of them."""
+    head = ["metric", "rows x classes", "calibrant, ms", "fastest peer, ms", "peer", "peer / calibrant"]
+    rows, from_logits = [], []
+    for n, k in sizes:
+        logits, labels = data(n, k)
+        probs = logits.softmax(1)
+        for name in ("ece", "mce", "rmsce", "ace", "classwise_ece", "smece", "auroc"):
+            ours = metric(name)
+            mine = median_ms(lambda ours=ours: ours(logits, labels), budget)
+            taken = {}
+            for peer, work in peers(name, logits, probs, labels).items():
+                try:
+                    taken[peer] = median_ms(work, budget)
+                except Exception as error:
+                    print(f"  {peer} {name} {n} x {k}: {type(error).__name__}: {str(error)[:100]}", flush=True)
+            if "torchmetrics, from logits" in taken:
+                other = taken.pop("torchmetrics, from logits")
+                row = [f"{n:,} x {k:,}", f"{mine:.2f}", f"{other:.1f}", f"{other / mine:.1f}"]
+                from_logits.append(row)
+            if taken:
+                best = min(taken, key=lambda peer: taken[peer])
+                row = [name, f"{n:,} x {k:,}", f"{mine:.2f}", f"{taken[best]:.2f}", best]
+                rows.append([*row, f"{taken[best] / mine:.1f}"])
+            print(name, n, k, f"{mine:.2f}", {peer: round(t, 2) for peer, t in taken.items()}, flush=True)
+        del logits, labels, probs
+        gc.collect()
+    rewrite("benchmarks.md", "values", markdown(head, rows))
+    head = ["rows x classes", "calibrant, ms", "torchmetrics, ms", "ratio"]
+    rewrite("benchmarks.md", "ece-from-logits", markdown(head, from_logits))
+
+
+def defaults_table(sizes: list[tuple[int, int]], budget: float) -> None:
+    """The default metrics that need one pass, together, against logsumexp plus max."""
+    rows = []
+    for n, k in sizes:
+        logits, labels = data(n, k)
+        predictions = Predictions(logits, labels)
+        chosen = [metric(s) for s in ONE_PASS]
+        plain = [m for m in chosen if type(m).__name__ != "SmECE"]
+
+        def together(metrics: list[Metric], predictions: Predictions = predictions) -> None:
+            estimates(metrics, Scores(predictions))
+
+        floor = median_ms(lambda logits=logits: (logits.logsumexp(1), logits.max(dim=1)), budget)
+        mine = median_ms(lambda: together(chosen), budget)
+        without = median_ms(lambda: together(plain), budget)
+        row = [f"{n:,} x {k:,}", f"{floor:.2f}", f"{mine:.2f}", f"{mine / floor:.2f}", f"{without / floor:.2f}"]
+        rows.append(row)
+        print("defaults", *row, flush=True)
+    head = ["rows x classes", "logsumexp + max, ms", f"{len(ONE_PASS)} metrics, ms", "ratio", "ratio without smece"]
+    rewrite("benchmarks.md", "defaults", markdown(head, rows))
+
+
+def null_table() -> None:
+    """1,000 redraws of all binned metrics against their values, at 10,000 x 10."""
+    logits, labels = data(10_000, 10)
+    predictions = Predictions(logits, labels)
+    chosen = [metric(s) for s in BINNED]
+    values = median_ms(lambda: estimates(chosen, Scores(predictions)))
+
+    def redraw() -> None:
+        for found in estimates(chosen, Scores(predictions)):
+            assert found.null is not None and found.null.redraws == CalibrationError.redraws
+
+    nulls = median_ms(redraw)
+    row = [", ".join(BINNED), f"{values:.2f}", f"{nulls:.0f}", f"{nulls / values:.0f}"]
+    print("nulls", *row, flush=True)
+    head = ["metrics, 10,000 x 10", "values, ms", "with 1,000 redraws, ms", "ratio"]
+    rewrite("benchmarks.md", "nulls", markdown(head, [row]))
+
+
+def evaluate_table(budget: float) -> None:
+    """A whole default evaluation with every interval and null."""
+    rows = []
+    for n, k in SIZES[:3]:
+        logits, labels = data(n, k)
+        ece = metric("ece")
+        once = median_ms(lambda ece=ece, logits=logits, labels=labels: ece(logits, labels), budget)
+
+        def whole(logits: Tensor = logits, labels: Tensor = labels) -> None:
+            for found in evaluate(Predictions(logits, labels)).values():
+                _ = found.ci, found.null
+
+        taken = median_ms(whole, budget)
+        row = [f"{n:,} x {k:,}", f"{taken / 1000:.2f}", f"{once:.2f}", f"{taken / once:.0f}"]
+        rows.append(row)
+        print("evaluate", *row, flush=True)
+    head = ["rows x classes", "default evaluate, s", "one ece, ms", "ratio"]
+    rewrite("benchmarks.md", "evaluate", markdown(head, rows))
+
+
+def peak_mb(spec: str, n: int, k: int) -> float:
+    """Peak resident memory of one metric above the loaded logits, in a process of its own."""
+    code = f"""
+import resource, sys, torch
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+from metrics import data
+from calibrant import Predictions, metric
+from calibrant.metrics.scores import Scores
+m = metric({spec!r})
+small = data(2000, 10); m(*small)
+logits = torch.randn({n}, {k}); labels = torch.randint(0, {k}, ({n},))
+peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+before = peak()
+m(logits, labels)
+print(peak() - before)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return float(done.stdout)
+
+
+def memory_table(sizes: list[tuple[int, int]]) -> None:
+    """Extra memory of each default metric at the largest size."""
+    n, k = sizes[-1]
+    rows = [[spec, f"{peak_mb(spec, n, k):.0f}"] for spec in (*DEFAULT, "sece", "kde_ece", "top_label_ece")]
+    print("memory", rows, flush=True)
+    rewrite("benchmarks.md", "memory", markdown(["metric", f"peak extra MB at {n:,} x {k}"], rows))
+
+
+def main() -> None:
+    """Run all of it, or some with --only."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", choices=["values", "defaults", "nulls", "evaluate", "memory"])
+    parser.add_argument("--budget", type=float, default=6.0, help="seconds for each timing")
+    wanted = parser.parse_args()
+    print(f"torch {torch.__version__}, {torch.get_num_threads()} threads", flush=True)
+    steps = {
+        "values": lambda: value_table(SIZES, wanted.budget),
+        "defaults": lambda: defaults_table(SIZES[2:], wanted.budget),
+        "nulls": null_table,
+        "evaluate": lambda: evaluate_table(wanted.budget),
+        "memory": lambda: memory_table(SIZES),
+    }
+    for name, step in steps.items():
+        if wanted.only in (None, name):
+            step()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,65 @@
+"""Calibrant: confidence that can be trusted, repaired and proved.
+
+The names here are loaded on first use, so that `import calibrant` and `calibrant --help` cost nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from calibrant import data, metrics
+    from calibrant.core.contracts import Estimate, Null
+    from calibrant.core.errors import CalibrantError, InputError, SpecError
+    from calibrant.core.predictions import Predictions, TopLabel
+    from calibrant.metrics.compare import Comparison, compare
+    from calibrant.metrics.evaluate import Evaluation, evaluate, metric
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "CalibrantError": "core.errors",
+    "InputError": "core.errors",
+    "SpecError": "core.errors",
+    "Estimate": "core.contracts",
+    "Null": "core.contracts",
+    "Predictions": "core.predictions",
+    "TopLabel": "core.predictions",
+    "Evaluation": "metrics.evaluate",
+    "evaluate": "metrics.evaluate",
+    "metric": "metrics.evaluate",
+    "Comparison": "metrics.compare",
+    "compare": "metrics.compare",
+}
+_ROOMS = {"data", "metrics"}
+
+__all__ = [
+    "CalibrantError",
+    "Comparison",
+    "Estimate",
+    "Evaluation",
+    "InputError",
+    "Null",
+    "Predictions",
+    "SpecError",
+    "TopLabel",
+    "__version__",
+    "compare",
+    "data",
+    "evaluate",
+    "metric",
+    "metrics",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME:
+        return getattr(importlib.import_module(f"calibrant.{_HOME[name]}"), name)
+    if name in _ROOMS:
+        return importlib.import_module(f"calibrant.{name}")
+    raise AttributeError(f"module 'calibrant' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,54 @@
+"""`calibrant list`: what there is, by kind."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from calibrant.cli import JsonOption, app, guarded, print_json
+
+
+@app.command("list")
+def list_command(
+    kind: Annotated[
+        str | None, typer.Argument(metavar="[KIND]", help="metrics, datasets, ...; all if left out.")
+    ] = None,
+    json: JsonOption = False,
+) -> None:
+    """Every piece that can be named, with its parameters."""
+    with guarded():
+        from calibrant.core.errors import SpecError, nearest
+        from calibrant.core.registry import ROOMS, describe, names, type_name
+        from calibrant.core.spec import show_value
+
+        if kind is not None and kind not in ROOMS:
+            raise SpecError(f"there is no kind {kind!r}{nearest(kind, ROOMS)}")
+        kinds = [kind] if kind is not None else [k for k in ROOMS if names(k)]
+        if json:
+            rows = [
+                {
+                    "kind": entry.kind,
+                    "name": entry.name,
+                    "canonical": entry.canonical,
+                    "summary": entry.summary,
+                    "paper": entry.paper,
+                    "parameters": [
+                        {
+                            "name": p.name,
+                            "type": type_name(p.type),
+                            "default": None if p.required else show_value(p.default),
+                            "required": p.required,
+                        }
+                        for p in entry.parameters
+                    ],
+                }
+                for each in kinds
+                for entry in describe(each)
+            ]
+            print_json(rows)
+            return
+        from calibrant.report.terminal import print_list
+
+        for each in kinds:
+            print_list(each, describe(each))

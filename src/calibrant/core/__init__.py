@@ -1,0 +1,1 @@
+"""What every room stands on: contracts, registry, spec strings, predictions, binning, numerics, errors."""

@@ -1,0 +1,150 @@
+"""The only binning there is.
+
+Equal-width bins are (l, u] with edges j/bins, correctly rounded in the dtype of the confidence; confidence 0 goes
+to the first bin. Equal-mass groups are contiguous in the stable order of the confidences, the first N mod bins of
+them one row larger. Counts are integers and sums are int64 fixed point with 30 fractional bits, so that any order
+of the rows, any sharding and any number of workers give the same bytes; one bin holds 8.6e9 rows. A float32
+running sum, which other tools use, is wrong by a quarter at 10 million rows in one bin.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from calibrant.core.errors import CalibrantError
+
+FRACTION_BITS = 30
+ONE = 1 << FRACTION_BITS
+_EXACT_ROWS = 1 << 22  # a block whose float64 sums of fixed-point integers below 2**31 stay exact
+
+Int64 = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
+Float64 = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
+
+
+def check_bins(bins: int) -> None:
+    """Refuse a number of bins that is none."""
+    if bins < 1:
+        raise CalibrantError(f"bins must be at least 1, not {bins}")
+
+
+def edges(bins: int, dtype: torch.dtype = torch.float64) -> Tensor:
+    """The bins + 1 edges j/bins: the float64 quotient, then rounded to `dtype`."""
+    check_bins(bins)
+    return torch.from_numpy(np.arange(bins + 1, dtype=np.float64) / bins).to(dtype)
+
+
+def width_index(values: Tensor, bins: int) -> Tensor:
+    """The equal-width bin, 0 to bins - 1, of each value in [0, 1]."""
+    edge = edges(bins, values.dtype).to(values.device)
+    index = (values * bins).ceil_().to(torch.int64).sub_(1).clamp_(0, bins - 1)
+    index -= (values <= edge[index]).long()  # the product above may be off by one unit in the last place
+    index.clamp_(min=0)
+    index += (values > edge[index + 1]).long()
+    return index.clamp_(max=bins - 1)
+
+
+def mass_starts(rows: int, bins: int) -> Int64:
+    """Where the equal-mass groups of `rows` sorted rows begin; with fewer rows than bins, one group a row."""
+    check_bins(bins)
+    bins = min(bins, rows)
+    small, larger = divmod(rows, bins)
+    group = np.arange(bins, dtype=np.int64)
+    return group * small + np.minimum(group, larger)
+
+
+def weighted_mass_starts(weights: Float64, bins: int) -> Int64:
+    """Equal-mass groups of sorted rows by weight: a row belongs to the group that holds its weight's midpoint."""
+    check_bins(bins)
+    middle = np.cumsum(weights) - weights / 2
+    group = np.minimum(
+        (middle * (bins / max(weights.sum(), np.finfo(float).tiny))).astype(np.int64), bins - 1
+    )
+    return np.flatnonzero(np.diff(group, prepend=-1)).astype(np.int64)
+
+
+def fixed(values: Float64) -> Int64:
+    """Round to 30 fractional bits: what sums are made of."""
+    return np.rint(values * ONE).astype(np.int64)
+
+
+def fixed_sums(index: Int64, values: Float64, bins: int, *, unit: bool = True) -> Int64:
+    """Exact int64 sums by bin of the fixed-point values; `unit` promises values in [0, 1], which is faster."""
+    total = np.zeros(bins, dtype=np.int64)
+    for start in range(0, len(values), _EXACT_ROWS):
+        block = slice(start, start + _EXACT_ROWS)
+        if unit:
+            total += np.bincount(index[block], np.rint(values[block] * ONE), bins).astype(np.int64)
+        else:
+            whole = fixed(values[block])
+            low, high = whole & 0x3FFFFFF, whole >> 26  # two halves whose float64 sums stay exact
+            total += np.bincount(index[block], low.astype(np.float64), bins).astype(np.int64)
+            total += np.bincount(index[block], high.astype(np.float64), bins).astype(np.int64) << 26
+    return total
+
+
+@dataclass(frozen=True)
+class BinSums:
+    """What every binned metric needs of its bins: rows, and the fixed-point sums of weight, confidence, correctness.
+
+    Two of them with the same bins merge by `+`, whatever the order.
+    """
+
+    count: Int64
+    weight: Int64
+    confidence: Int64
+    correct: Int64
+
+    def __add__(self, other: BinSums) -> BinSums:
+        if len(self.count) != len(other.count):
+            raise CalibrantError(f"cannot merge {len(self.count)} bins with {len(other.count)}")
+        return BinSums(
+            self.count + other.count,
+            self.weight + other.weight,
+            self.confidence + other.confidence,
+            self.correct + other.correct,
+        )
+
+    @property
+    def residual(self) -> Float64:
+        """Sum of confidence minus correctness in each bin."""
+        return (self.confidence - self.correct) / ONE
+
+    @property
+    def mass(self) -> Float64:
+        """Total weight of each bin: its number of rows when nothing is weighted."""
+        return self.weight / ONE
+
+    @property
+    def gap(self) -> Float64:
+        """Mean confidence minus accuracy in each bin; 0 where a bin is empty."""
+        return np.divide(self.residual, self.mass, out=np.zeros(len(self.count)), where=self.weight > 0)
+
+
+def bin_sums(
+    index: Int64, confidence: Float64, correct: np.ndarray, bins: int, weights: Float64 | None = None
+) -> BinSums:
+    """Sum rows into bins; `index` says the bin of each row."""
+    if weights is None:
+        both = np.bincount(index * 2 + correct, minlength=2 * bins).reshape(bins, 2)
+        count = both.sum(1)
+        return BinSums(count, count * ONE, fixed_sums(index, confidence, bins), both[:, 1] * ONE)
+    count = np.bincount(index, minlength=bins)
+    return BinSums(
+        count,
+        fixed_sums(index, weights, bins, unit=False),
+        fixed_sums(index, weights * confidence, bins, unit=False),
+        fixed_sums(index, weights * correct, bins, unit=False),
+    )
+
+
+def segment_sums(
+    starts: Int64, confidence: Float64, correct: np.ndarray, weights: Float64 | None = None
+) -> BinSums:
+    """Sum sorted rows into contiguous groups that begin at `starts`, with the same fixed-point arithmetic."""
+    lengths = np.diff(starts, append=len(confidence))
+    index = np.repeat(np.arange(len(starts)), lengths)
+    return bin_sums(index, confidence, correct, len(starts), weights)

@@ -1,0 +1,67 @@
+"""Calibration errors as functions of residual sums, which is what gives each of them a null and an interval.
+
+Given the confidences, every calibration error is a function of how much confidence exceeds correctness in small
+cells. Put in the observed residuals and it is the metric; put in residuals of redrawn labels and it is the null.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import ClassVar, cast
+
+import numpy as np
+
+from calibrant.core.binning import Float64, Int64
+from calibrant.core.contracts import Better, Null
+from calibrant.metrics.metric import Metric
+from calibrant.metrics.redraws import REDRAWS, Cells, announce, resample, shared_cells
+from calibrant.metrics.scores import Scores
+
+
+class CalibrationError(Metric):
+    """The interface of a metric that is 0 for a calibrated model and depends on labels through residuals only."""
+
+    better: ClassVar[Better] = "lower"
+    range: ClassVar[tuple[float, float]] = (0.0, 1.0)
+    redraws: ClassVar[int] = REDRAWS
+
+    @abstractmethod
+    def statistic(self, scores: Scores, cells: Cells, residual: Float64) -> Float64:
+        """The error before `link`, for each column of residual sums [cells, m]: rises with the error."""
+
+    def link(self, statistic: Float64) -> Float64:
+        """From the statistic to the metric; a root for L2 errors."""
+        return statistic
+
+    def groups(self, scores: Scores) -> Int64:
+        """Where this metric's bins begin in rising confidence; a smooth one has none."""
+        return np.zeros(0, dtype=np.int64)
+
+    def cells(self, scores: Scores, seed: int) -> Cells:
+        """The cells whose residuals the statistic reads."""
+        return shared_cells(scores, self.groups(scores), seed)
+
+    def announce(self, scores: Scores) -> None:
+        announce(scores, self.groups(scores))
+
+    def resampled(self, scores: Scores, counts: Float64) -> Float64:
+        cells = self.cells(scores, 0)
+        key = ("resampled", id(cells))
+        held = cast("tuple[Float64, Cells] | None", scores.cache.get(key))
+        if held is None or held[0] is not counts:  # every metric that reads these cells shares them
+            held = scores.cache[key] = (counts, resample(scores, cells, counts))
+        drawn = held[1]
+        return self.link(self.statistic(scores, drawn, drawn.residual))
+
+    def null(self, scores: Scores, seed: int) -> Null:
+        cells = self.cells(scores, seed)
+        drawn = self.statistic(scores, cells, cells.draws[:, : self.redraws])
+        observed = self.statistic(scores, cells, cells.residual)[0]
+        return summarise(self.link(drawn), drawn, observed)
+
+
+def summarise(values: Float64, statistics: Float64, observed: float) -> Null:
+    """Mean and 95 % quantile of the values; p from the statistic, where a metric clipped at 0 still has an order."""
+    extreme = int((statistics >= observed * (1 - 1e-12)).sum())
+    count = len(values)
+    return Null(float(values.mean()), float(np.quantile(values, 0.95)), (1 + extreme) / (1 + count), count)

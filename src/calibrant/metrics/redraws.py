@@ -1,0 +1,128 @@
+"""Labels redrawn from the predictions: what a perfectly calibrated model with these very confidences would show.
+
+Rows are gathered into cells, contiguous in the order of confidence and narrow enough (1/1024 of the arcsine scale)
+that drawing a cell's hits from one binomial is drawing every label: the variance differs by less than one part in
+a million. Cells nest in the bins of every metric that was announced, so all metrics share one set of redraws, and
+the cost does not grow with N.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import cast
+
+import numpy as np
+
+from calibrant.core.binning import Float64, Int64
+from calibrant.metrics.scores import Scores
+
+REDRAWS = 1000
+FINE = 1024
+_MANY = 200_000  # rows from which smooth errors become small enough to need four times finer cells
+_CHUNK = 1 << 22
+
+
+@dataclass(frozen=True)
+class Cells:
+    """Contiguous runs of `order`, an ordering of the rows, that begin at `starts`.
+
+    Arrays are [cells, 1], or [cells, m] where they differ between m redraws or resamples. Residuals are sums of
+    weight * (confidence - correct), as observed and as redrawn.
+    """
+
+    order: Int64
+    starts: Int64
+    count: Float64
+    mass: Float64
+    confidence: Float64
+    residual: Float64
+    draws: Float64
+
+    @property
+    def total(self) -> Float64:
+        """The weight of all rows, [1] or [m]."""
+        return cast(Float64, self.mass.sum(0))
+
+    def group(self, starts: Int64, sums: Float64) -> Float64:
+        """Add up cells into the coarser groups that begin at `starts`; `sums` is [cells] or [cells, redraws]."""
+        return np.add.reduceat(sums, np.searchsorted(self.starts, starts), axis=0)
+
+
+def announce(scores: Scores, starts: Int64) -> None:
+    """Register group boundaries (positions in rising confidence) that shared redraws must respect."""
+    _boundaries(scores).append(starts)
+
+
+def shared_cells(scores: Scores, starts: Int64, seed: int) -> Cells:
+    """The redraws that all top-label metrics share, cut at least at `starts`."""
+    key = ("cells", seed, None if scores.weights is None else id(scores.weights))
+    cells = scores.cache.get(key)
+    if not isinstance(cells, Cells) or not np.isin(starts, cells.starts).all():
+        announce(scores, starts)
+        fine = FINE if scores.n < _MANY else 4 * FINE
+        edges = np.sin(np.pi / 2 * np.arange(1, fine) / fine) ** 2
+        cuts = np.searchsorted(scores.sorted_confidence, edges.astype(scores.confidence.dtype), side="right")
+        zero = np.zeros(1, dtype=np.int64)
+        cells = draw(scores, scores.order, np.concatenate([zero, cuts, *_boundaries(scores)]), seed)
+        scores.cache[key] = cells
+    return cells
+
+
+def draw(scores: Scores, order: Int64, starts: Int64, seed: int) -> Cells:
+    """Cells that begin at `starts` in the given order of the rows, with their redrawn residual sums."""
+    starts = np.unique(starts[starts < scores.n])
+    confidence, correct = scores.confidence64[order], scores.correct[order]
+    rng = np.random.default_rng(seed)
+    count = np.diff(starts, append=scores.n).astype(np.float64)
+    centre = np.clip(np.add.reduceat(confidence, starts) / count, 0, 1)
+    if scores.weights is None:
+        residual = np.add.reduceat(confidence - correct, starts)
+        draws = (count * centre)[:, None] - _hits(rng, count, centre)
+        mass = count
+    else:
+        weights = scores.weights[order]
+        mass = np.add.reduceat(weights, starts)
+        weighted = np.add.reduceat(weights * confidence, starts)
+        centre = np.clip(np.divide(weighted, mass, out=centre, where=mass > 0), 0, 1)
+        residual = np.add.reduceat(weights * (confidence - correct), starts)
+        draws = _weighted_residuals(rng, starts, confidence, weights)
+    return Cells(order, starts, count[:, None], mass[:, None], centre[:, None], residual[:, None], draws)
+
+
+def resample(scores: Scores, cells: Cells, counts: Float64) -> Cells:
+    """The cells under each row of resampling counts [m, N]; bins stay where the sample put them."""
+    ordered = counts.T[cells.order]
+    gap = (scores.confidence64 - scores.correct)[cells.order, None]
+    mass = np.add.reduceat(ordered, cells.starts, axis=0)
+    residual = np.add.reduceat(ordered * gap, cells.starts, axis=0)
+    return replace(cells, count=mass, mass=mass, residual=residual)
+
+
+def _hits(rng: np.random.Generator, count: Float64, p: Float64) -> Float64:
+    """Binomial(count, p) for each cell, REDRAWS times; a cell of one row is a single comparison."""
+    hits = np.empty((len(count), REDRAWS))
+    single = count == 1
+    hits[single] = rng.random((int(single.sum()), REDRAWS)) < p[single, None]
+    several = ~single
+    size = (int(several.sum()), REDRAWS)
+    hits[several] = rng.binomial(count[several, None].astype(np.int64), p[several, None], size)
+    return hits
+
+
+def _weighted_residuals(
+    rng: np.random.Generator, starts: Int64, confidence: Float64, weights: Float64
+) -> Float64:
+    """With weights every row is drawn by itself, some redraws at a time."""
+    out = np.empty((len(starts), REDRAWS))
+    step = max(1, _CHUNK // len(confidence))
+    for first in range(0, REDRAWS, step):
+        last = min(first + step, REDRAWS)
+        hit = rng.random((len(confidence), last - first)) < confidence[:, None]
+        out[:, first:last] = np.add.reduceat(weights[:, None] * (confidence[:, None] - hit), starts, axis=0)
+    return out
+
+
+def _boundaries(scores: Scores) -> list[Int64]:
+    found = scores.cached("boundaries", list)
+    assert isinstance(found, list)
+    return found
