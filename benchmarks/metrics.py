@@ -14,12 +14,12 @@ import sys
 import time
 import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from tables import markdown, rewrite
 from torch import Tensor
 
 from calibrant import Predictions, evaluate, metric
@@ -27,6 +27,7 @@ from calibrant.metrics.calibration_error import CalibrationError
 from calibrant.metrics.evaluate import DEFAULT
 from calibrant.metrics.metric import Metric, estimates
 from calibrant.metrics.scores import Scores
+from tables import markdown, rewrite
 
 warnings.filterwarnings("ignore")
 
@@ -74,13 +75,15 @@ def peers(name: str, logits: Tensor, probs: Tensor, labels: Tensor) -> dict[str,
     one_hot = np.eye(k)[y] if name == "classwise_ece" and len(y) * k <= 10_000_000 else None
     found: dict[str, dict[str, Timed]] = {
         "ece": {
-            "torchmetrics, from logits": lambda: tm.multiclass_calibration_error(logits, labels, k, n_bins=15),
+            "torchmetrics, from logits": lambda: tm.multiclass_calibration_error(
+                logits, labels, k, n_bins=15
+            ),
             "torchmetrics": lambda: tm.multiclass_calibration_error(probs, labels, k, n_bins=15),
             "netcal": lambda: netcal.metrics.ECE(15).measure(p, y),
             "relplot": lambda: relplot.metrics.binnedECE(c, a, 15),
-            "probmetrics": lambda: probmetrics.metrics.Metrics.from_names(["ece-15"]).compute_all_from_labels_logits(
-                labels, logits
-            ),
+            "probmetrics": lambda: probmetrics.metrics.Metrics.from_names(
+                ["ece-15"]
+            ).compute_all_from_labels_logits(labels, logits),
         },
         "mce": {
             "torchmetrics": lambda: tm.multiclass_calibration_error(probs, labels, k, n_bins=15, norm="max"),
@@ -111,13 +114,15 @@ def value_table(sizes: list[tuple[int, int]], budget: float) -> None:
         probs = logits.softmax(1)
         for name in ("ece", "mce", "rmsce", "ace", "classwise_ece", "smece", "auroc"):
             ours = metric(name)
-            mine = median_ms(lambda ours=ours: ours(logits, labels), budget)
+            mine = median_ms(partial(ours, logits, labels), budget)
             taken = {}
             for peer, work in peers(name, logits, probs, labels).items():
                 try:
                     taken[peer] = median_ms(work, budget)
                 except Exception as error:
-                    print(f"  {peer} {name} {n} x {k}: {type(error).__name__}: {str(error)[:100]}", flush=True)
+                    print(
+                        f"  {peer} {name} {n} x {k}: {type(error).__name__}: {str(error)[:100]}", flush=True
+                    )
             if "torchmetrics, from logits" in taken:
                 other = taken.pop("torchmetrics, from logits")
                 row = [f"{n:,} x {k:,}", f"{mine:.2f}", f"{other:.1f}", f"{other / mine:.1f}"]
@@ -134,6 +139,17 @@ def value_table(sizes: list[tuple[int, int]], budget: float) -> None:
     rewrite("benchmarks.md", "ece-from-logits", markdown(head, from_logits))
 
 
+def cheapest(logits: Tensor) -> None:
+    """What the default metrics are held against."""
+    logits.logsumexp(1)
+    logits.max(dim=1)
+
+
+def together(metrics: list[Metric], predictions: Predictions) -> None:
+    """Values of several metrics from one pass."""
+    estimates(metrics, Scores(predictions))
+
+
 def defaults_table(sizes: list[tuple[int, int]], budget: float) -> None:
     """The default metrics that need one pass, together, against logsumexp plus max."""
     rows = []
@@ -143,16 +159,25 @@ def defaults_table(sizes: list[tuple[int, int]], budget: float) -> None:
         chosen = [metric(s) for s in ONE_PASS]
         plain = [m for m in chosen if type(m).__name__ != "SmECE"]
 
-        def together(metrics: list[Metric], predictions: Predictions = predictions) -> None:
-            estimates(metrics, Scores(predictions))
-
-        floor = median_ms(lambda logits=logits: (logits.logsumexp(1), logits.max(dim=1)), budget)
-        mine = median_ms(lambda: together(chosen), budget)
-        without = median_ms(lambda: together(plain), budget)
-        row = [f"{n:,} x {k:,}", f"{floor:.2f}", f"{mine:.2f}", f"{mine / floor:.2f}", f"{without / floor:.2f}"]
+        floor = median_ms(partial(cheapest, logits), budget)
+        mine = median_ms(partial(together, chosen, predictions), budget)
+        without = median_ms(partial(together, plain, predictions), budget)
+        row = [
+            f"{n:,} x {k:,}",
+            f"{floor:.2f}",
+            f"{mine:.2f}",
+            f"{mine / floor:.2f}",
+            f"{without / floor:.2f}",
+        ]
         rows.append(row)
         print("defaults", *row, flush=True)
-    head = ["rows x classes", "logsumexp + max, ms", f"{len(ONE_PASS)} metrics, ms", "ratio", "ratio without smece"]
+    head = [
+        "rows x classes",
+        "logsumexp + max, ms",
+        f"{len(ONE_PASS)} metrics, ms",
+        "ratio",
+        "ratio without smece",
+    ]
     rewrite("benchmarks.md", "defaults", markdown(head, rows))
 
 
@@ -165,7 +190,8 @@ def null_table() -> None:
 
     def redraw() -> None:
         for found in estimates(chosen, Scores(predictions)):
-            assert found.null is not None and found.null.redraws == CalibrationError.redraws
+            assert found.null is not None
+            assert found.null.redraws == CalibrationError.redraws
 
     nulls = median_ms(redraw)
     row = [", ".join(BINNED), f"{values:.2f}", f"{nulls:.0f}", f"{nulls / values:.0f}"]
@@ -174,19 +200,19 @@ def null_table() -> None:
     rewrite("benchmarks.md", "nulls", markdown(head, [row]))
 
 
+def whole(logits: Tensor, labels: Tensor) -> None:
+    """What `calibrant evaluate` computes."""
+    for found in evaluate(Predictions(logits, labels)).values():
+        _ = found.ci, found.null
+
+
 def evaluate_table(budget: float) -> None:
     """A whole default evaluation with every interval and null."""
     rows = []
     for n, k in SIZES[:3]:
         logits, labels = data(n, k)
-        ece = metric("ece")
-        once = median_ms(lambda ece=ece, logits=logits, labels=labels: ece(logits, labels), budget)
-
-        def whole(logits: Tensor = logits, labels: Tensor = labels) -> None:
-            for found in evaluate(Predictions(logits, labels)).values():
-                _ = found.ci, found.null
-
-        taken = median_ms(whole, budget)
+        once = median_ms(partial(metric("ece"), logits, labels), budget)
+        taken = median_ms(partial(whole, logits, labels), budget)
         row = [f"{n:,} x {k:,}", f"{taken / 1000:.2f}", f"{once:.2f}", f"{taken / once:.0f}"]
         rows.append(row)
         print("evaluate", *row, flush=True)

@@ -20,5 +20,7 @@ def rewrite(page: str, name: str, table: str) -> None:
     text = path.read_text(encoding="utf-8")
     pattern = re.compile(rf"(<!-- table:{re.escape(name)} -->\n).*?(<!-- /table -->)", re.DOTALL)
     if not pattern.search(text):
-        raise SystemExit(f"{page} has no place for the table {name}; add <!-- table:{name} --> and <!-- /table -->")
+        raise SystemExit(
+            f"{page} has no place for the table {name}; add <!-- table:{name} --> and <!-- /table -->"
+        )
     path.write_text(pattern.sub(lambda m: f"{m[1]}\n{table}\n\n{m[2]}", text), encoding="utf-8")

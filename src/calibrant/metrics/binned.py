@@ -68,8 +68,8 @@ class ECE(CalibrationError):
     def groups(self, scores: Scores) -> Int64:
         return width_groups(scores, self.bins)
 
-    def no_interval(self, scores: Scores) -> str | None:
-        return too_few_rows(scores)
+    def objection(self, scores: Scores) -> str | None:
+        return too_few_rows(scores, self.bins)
 
     def interval(self, scores: Scores, seed: int) -> Interval:
         return binned_interval(grouped(scores, self.groups(scores)), "l1", seed)
@@ -103,8 +103,8 @@ class RMSCE(CalibrationError):
     def groups(self, scores: Scores) -> Int64:
         return width_groups(scores, self.bins)
 
-    def no_interval(self, scores: Scores) -> str | None:
-        return too_few_rows(scores)
+    def objection(self, scores: Scores) -> str | None:
+        return too_few_rows(scores, self.bins)
 
     def interval(self, scores: Scores, seed: int) -> Interval:
         return binned_interval(grouped(scores, self.groups(scores)), "l2", seed)
@@ -134,6 +134,9 @@ class MCE(CalibrationError):
     bins: int = 15
     min_count: int = 1
     population: ClassVar[str] = "the widest gap of any bin that can occur"
+    no_interval: ClassVar[str | None] = (
+        "the widest gap is that of the emptiest bin, and a sample says nothing of bins it hardly reaches"
+    )
 
     def __post_init__(self) -> None:
         check_bins(self.bins)
@@ -146,14 +149,6 @@ class MCE(CalibrationError):
 
     def groups(self, scores: Scores) -> Int64:
         return width_groups(scores, self.bins)
-
-    def no_interval(self, scores: Scores) -> str:
-        return (
-            "the widest gap is that of the emptiest bin, and a sample says nothing of bins it hardly reaches"
-        )
-
-    def interval(self, scores: Scores, seed: int) -> None:
-        return None
 
     def statistic(self, scores: Scores, cells: Cells, residual: Float64) -> Float64:
         groups = self.groups(scores)
@@ -191,8 +186,8 @@ class ACE(CalibrationError):
     def groups(self, scores: Scores) -> Int64:
         return mass_groups(scores, self.bins)
 
-    def no_interval(self, scores: Scores) -> str | None:
-        return too_few_rows(scores)
+    def objection(self, scores: Scores) -> str | None:
+        return too_few_rows(scores, self.bins)
 
     def interval(self, scores: Scores, seed: int) -> Interval:
         return binned_interval(grouped(scores, self.groups(scores)), "l1", seed)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar, cast
+from typing import Any, ClassVar, cast
 
 import numpy as np
 import torch
@@ -35,6 +35,10 @@ class ClasswiseECE(CalibrationError):
 
     bins: int = 15
     population: ClassVar[str] = "the same bins of every class on infinitely many rows, averaged over classes"
+    no_interval: ClassVar[str | None] = (
+        "bins of every class hold so few labels that noise outweighs any error; intervals that cover are "
+        "twice as wide as its own scatter"
+    )
     scope = "full-vector"
 
     def __post_init__(self) -> None:
@@ -46,15 +50,6 @@ class ClasswiseECE(CalibrationError):
 
     def statistic(self, scores: Scores, cells: Cells, residual: Float64) -> Float64:
         return cast(Float64, np.abs(residual).sum(0) / scores.total / self._classes(scores))
-
-    def no_interval(self, scores: Scores) -> str:
-        return (
-            "bins of every class hold so few labels that noise outweighs any error; intervals that cover are "
-            "twice as wide as its own scatter"
-        )
-
-    def interval(self, scores: Scores, seed: int) -> None:
-        return None
 
     def announce(self, scores: Scores) -> None:
         """Its cells are its own: bins of every class."""
@@ -76,21 +71,37 @@ class ClasswiseECE(CalibrationError):
         return cast(Cells, scores.cache[key])
 
     def resampled(self, scores: Scores, counts: Float64) -> Float64:
-        size = self._classes(scores) * self.bins
-        residual = np.zeros((size, len(counts)))
-        for rows, probs, labels in self._blocks(scores):
-            drawn = counts.T[rows]
-            p = probs.cpu().numpy()
-            residual[:: self.bins] += p.T.astype(np.float64) @ drawn
-            row, column = np.nonzero(p > 1 / self.bins)
-            value = probs[row, column]
-            cell = column * self.bins + width_index(value, self.bins).cpu().numpy()
-            hit = self._cell_of(probs, labels[:, None])[:, 0].cpu().numpy()
-            amount = value.double().cpu().numpy()
-            add_rows(residual, cell, amount, row, drawn)
-            add_rows(residual, column * self.bins, -amount, row, drawn)
-            add_rows(residual, hit, np.full(len(hit), -1.0), np.arange(len(hit)), drawn)
+        drawn = torch.from_numpy(np.ascontiguousarray(counts.T))
+        residual: Float64 = self._moves(scores) @ drawn.numpy()
+        for rows, probs, _ in self._blocks(scores):
+            residual[:: self.bins] += (probs.cpu().double().T @ drawn[rows]).numpy()
         return cast(Float64, np.abs(residual).sum(0) / counts.sum(1) / self._classes(scores))
+
+    def _moves(self, scores: Scores) -> Any:
+        """Sparse [cells, N]: what each row adds when all its probability is first put in the first bins.
+
+        It takes the probabilities above the first edge to their own bins and takes the label from its cell.
+        """
+        from scipy.sparse import coo_array
+
+        def make() -> object:
+            target, row, amount = [], [], []
+            for rows, probs, labels in self._blocks(scores):
+                at, column = torch.nonzero(probs > 1 / self.bins, as_tuple=True)
+                value = probs[at, column]
+                hit = self._cell_of(probs, labels[:, None])[:, 0]
+                target += [column * self.bins + width_index(value, self.bins), column * self.bins, hit]
+                row += [
+                    at + rows.start,
+                    at + rows.start,
+                    torch.arange(rows.start, rows.stop, device=at.device),
+                ]
+                amount += [value.double(), -value.double(), -torch.ones_like(hit, dtype=torch.float64)]
+            index = (torch.cat(target).cpu().numpy(), torch.cat(row).cpu().numpy())
+            shape = (self._classes(scores) * self.bins, scores.n)
+            return coo_array((torch.cat(amount).cpu().numpy(), index), shape=shape).tocsr()
+
+        return scores.cached(("moves", self.bins), make)
 
     def _classes(self, scores: Scores) -> int:
         assert scores.classes is not None
@@ -163,10 +174,3 @@ class ClasswiseECE(CalibrationError):
                 counts = np.bincount(cell.add_(offset).reshape(-1).numpy(), weight, redraws * size)
                 hits += counts.reshape(redraws, size)
         return hits.T
-
-
-def add_rows(out: Float64, target: np.ndarray, factor: Float64, row: np.ndarray, values: Float64) -> None:
-    """out[target] += factor * values[row], for repeated targets, as one sparse product."""
-    from scipy.sparse import coo_array
-
-    out += coo_array((factor, (target, row)), shape=(len(out), len(values))).tocsr() @ values

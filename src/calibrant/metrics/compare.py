@@ -110,7 +110,7 @@ def compare(
     usable = [s for s in first if math.isfinite(first[s].value) and math.isfinite(second[s].value)]
     drawn: dict[str, Float64] = {spec: np.full(resamples, np.nan) for spec in usable}
     rng = np.random.default_rng(seed)
-    done, step = 0, max(1, min(64, _CHUNK // first.n))
+    done, step = 0, max(1, min(200, _CHUNK // first.n))
     while done < resamples:
         size = min(step, resamples - done)
         rows = rng.integers(0, first.n, (size, first.n))

@@ -56,8 +56,8 @@ class DebiasedECE(CalibrationError):
         starts = np.unique(np.concatenate([np.zeros(1, dtype=np.int64), starts]))
         return cast(Int64, starts[starts < scores.n])
 
-    def no_interval(self, scores: Scores) -> str | None:
-        return too_few_rows(scores)
+    def objection(self, scores: Scores) -> str | None:
+        return too_few_rows(scores, self.bins)
 
     def interval(self, scores: Scores, seed: int) -> Interval:
         return binned_interval(grouped(scores, self.groups(scores)), "debiased", seed)

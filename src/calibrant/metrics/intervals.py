@@ -22,7 +22,6 @@ from calibrant.metrics.redraws import REDRAWS
 from calibrant.metrics.scores import Scores
 
 Norm = Literal["l1", "l2", "debiased"]
-LEAST_ROWS = 200
 KEEP = 0.3  # the least of a bin's own deviation from the mean gap that the tested shape retains
 _NORMAL = 1.959964
 _NORMAL_QUARTER = 2.241403  # leaves alpha / 4 above it
@@ -58,12 +57,12 @@ def grouped(scores: Scores, starts: Int64) -> Groups:
     return Groups(mass**2 / square, mass / mass.sum(), mean(c), mean(c - a), mean(c * (1 - c)))
 
 
-def too_few_rows(scores: Scores) -> str | None:
-    """Why a binned error has no interval on so few rows; None if there are enough."""
+def too_few_rows(scores: Scores, bins: int) -> str | None:
+    """Why a binned error has no interval on fewer than two rows a bin; None if there are enough."""
     rows = scores.effective_rows
-    if rows >= LEAST_ROWS:
+    if rows >= 2 * bins:
         return None
-    return f"{rows:.0f} rows fill the bins too thinly for an interval that covers; it takes {LEAST_ROWS}"
+    return f"{rows:.0f} rows in {bins} bins are too few for an interval that covers; it takes {2 * bins}"
 
 
 def binned_interval(groups: Groups, norm: Norm, seed: int) -> Interval:

@@ -35,6 +35,10 @@ class KdeECE(CalibrationError):
 
     bandwidth: float = 0.02
     population: ClassVar[str] = "E|smoothed accuracy - confidence| on infinitely many rows, at this bandwidth"
+    no_interval: ClassVar[str | None] = (
+        "the kernel shows an error of its own on a calibrated model, and covering 0 and that error at "
+        "once took a tuned constant"
+    )
     redraws: ClassVar[int] = 200
 
     def __post_init__(self) -> None:
@@ -48,15 +52,6 @@ class KdeECE(CalibrationError):
         w = np.ones(scores.n) if scores.weights is None else scores.weights
         gaps = _dense(c, a, w, self.bandwidth) if scores.n <= DENSE else _gridded(c, a, w, self.bandwidth)
         return weighted_mean(gaps, scores)
-
-    def no_interval(self, scores: Scores) -> str:
-        return (
-            "the kernel shows an error of its own on a calibrated model, and covering 0 and that error at once "
-            "took a tuned constant"
-        )
-
-    def interval(self, scores: Scores, seed: int) -> None:
-        return None
 
     def statistic(self, scores: Scores, cells: Cells, residual: Float64) -> Float64:
         """At cells: a right row and a wrong row of a cell each leave themselves out."""

@@ -33,18 +33,19 @@ class Metric(ABC):
     population: ClassVar[str]
     scope: ClassVar[Literal["top-label", "full-vector"]] = "top-label"
     columns: ClassVar[tuple[str, ...]] = ()
+    no_interval: ClassVar[str | None] = None
 
     @abstractmethod
     def value(self, scores: Scores) -> float:
         """The metric of these scores, with their weights."""
 
-    def no_interval(self, scores: Scores) -> str | None:
+    def objection(self, scores: Scores) -> str | None:
         """Why there is no interval on these scores; None where there is one."""
-        return None
+        return self.no_interval
 
-    @abstractmethod
     def interval(self, scores: Scores, seed: int) -> Interval | None:
-        """A 95 % interval for the population value; asked for only where `no_interval` has no objection."""
+        """A 95 % interval for the population value; asked for only where there is no objection."""
+        return None
 
     def null(self, scores: Scores, seed: int) -> Null | None:
         """The distribution under labels redrawn from the predictions; None for what is no calibration error."""
@@ -90,7 +91,7 @@ def estimate(metric: Metric, scores: Scores, seed: int = 0) -> Estimate:
     if not np.isfinite(value):
         return Estimate(value, spec, metric.better, metric.population, reason, rows, reason)
     metric.announce(scores)
-    objection = metric.no_interval(scores)
+    objection = metric.objection(scores)
     return Estimate(
         value,
         spec,

@@ -46,7 +46,7 @@ class MeanOfRows(Metric):
     def resampled(self, scores: Scores, counts: Float64) -> Float64:
         return cast(Float64, counts @ self.rows(scores) / counts.sum(1))
 
-    def no_interval(self, scores: Scores) -> str | None:
+    def objection(self, scores: Scores) -> str | None:
         return one_row(scores)
 
     def interval(self, scores: Scores, seed: int) -> Interval:
@@ -68,7 +68,7 @@ class Error(MeanOfRows):
     def rows(self, scores: Scores) -> Float64:
         return 1.0 - scores.correct
 
-    def no_interval(self, scores: Scores) -> None:
+    def objection(self, scores: Scores) -> None:
         return None
 
     def interval(self, scores: Scores, seed: int) -> Interval:
@@ -131,7 +131,7 @@ class Overconfidence(CalibrationError):
         sums = scores.width_sums(1)
         return float(sums.residual[0] / sums.mass[0])
 
-    def no_interval(self, scores: Scores) -> str | None:
+    def objection(self, scores: Scores) -> str | None:
         return one_row(scores)
 
     def interval(self, scores: Scores, seed: int) -> Interval:

@@ -46,7 +46,7 @@ class AUROC(Metric):
             )
         return float(found[0])
 
-    def no_interval(self, scores: Scores) -> str | None:
+    def objection(self, scores: Scores) -> str | None:
         if min(self._effective(scores)) >= 2:
             return None
         return (
@@ -111,7 +111,7 @@ class AURC(Metric):
         mass, shared = falling(scores, weights[None])
         return aurc_interval(mass[0], shared[0], 1.0 - scores.sorted_correct[::-1])
 
-    def no_interval(self, scores: Scores) -> str | None:
+    def objection(self, scores: Scores) -> str | None:
         return one_row(scores)
 
     def resampled(self, scores: Scores, counts: Float64) -> Float64:

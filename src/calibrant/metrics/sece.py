@@ -31,6 +31,10 @@ class SECE(CalibrationError):
 
     bandwidth: float = 0.01
     population: ClassVar[str] = "E|smoothed accuracy - confidence| on infinitely many rows, at this bandwidth"
+    no_interval: ClassVar[str | None] = (
+        "a bandwidth this fine averages so few rows that intervals which cover are twice as wide as its "
+        "own scatter"
+    )
     redraws: ClassVar[int] = 200
 
     def __post_init__(self) -> None:
@@ -49,15 +53,6 @@ class SECE(CalibrationError):
             hits, total = grid.read(sums)
             smoothed = np.clip(hits / np.maximum(total, np.finfo(float).tiny), 0, 1)
         return weighted_mean(np.abs(smoothed - c), scores)
-
-    def no_interval(self, scores: Scores) -> str:
-        return (
-            "a bandwidth this fine averages so few rows that intervals which cover are twice as wide as "
-            "its own scatter"
-        )
-
-    def interval(self, scores: Scores, seed: int) -> None:
-        return None
 
     def statistic(self, scores: Scores, cells: Cells, residual: Float64) -> Float64:
         c, n = cells.confidence, cells.mass

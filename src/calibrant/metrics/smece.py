@@ -33,6 +33,10 @@ class SmECE(CalibrationError):
     """
 
     population: ClassVar[str] = "smooth ECE of infinitely many rows"
+    no_interval: ClassVar[str | None] = (
+        "on a calibrated model it scatters less than the sign of a gap can be told, so an interval that "
+        "covers is twice as wide as its own scatter"
+    )
     redraws: ClassVar[int] = 200
 
     def value(self, scores: Scores) -> float:
@@ -46,15 +50,6 @@ class SmECE(CalibrationError):
             if width * cells >= 16 or cells >= _FINEST:
                 return width
             cells *= 8
-
-    def no_interval(self, scores: Scores) -> str:
-        return (
-            "on a calibrated model it scatters less than the sign of a gap can be told, so an interval that covers "
-            "is twice as wide as its own scatter"
-        )
-
-    def interval(self, scores: Scores, seed: int) -> None:
-        return None
 
     def statistic(self, scores: Scores, cells: Cells, residual: Float64) -> Float64:
         coefficients = cosine_coefficients((residual / cells.total).T @ self._spreading(scores, cells))

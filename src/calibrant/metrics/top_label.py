@@ -28,6 +28,10 @@ class TopLabelECE(CalibrationError):
 
     bins: int = 15
     population: ClassVar[str] = "the same bins of each predicted class on infinitely many rows"
+    no_interval: ClassVar[str | None] = (
+        "bins of every predicted class hold so few rows that noise outweighs any error; intervals that "
+        "cover are twice as wide as its own scatter"
+    )
     columns: ClassVar[tuple[str, ...]] = ("predicted",)
 
     def __post_init__(self) -> None:
@@ -37,15 +41,6 @@ class TopLabelECE(CalibrationError):
         index = self._index(scores)
         sums = bin_sums(index, scores.confidence64, scores.correct, int(index.max()) + 1, scores.weights)
         return float(np.abs(sums.residual).sum() / sums.mass.sum())
-
-    def no_interval(self, scores: Scores) -> str:
-        return (
-            "bins of every predicted class hold so few rows that noise outweighs any error; intervals that cover are "
-            "twice as wide as its own scatter"
-        )
-
-    def interval(self, scores: Scores, seed: int) -> None:
-        return None
 
     def announce(self, scores: Scores) -> None:
         """Its cells are its own: bins of each predicted class."""
