@@ -106,7 +106,7 @@ def row_pass_probs(probs: Tensor, labels: Tensor, *, brier: bool = False) -> Row
         p = probs[rows].to(dtype)
         conf[rows], first[rows] = p.max(dim=1)
         if brier:
-            square[rows] = p.double().square_().sum(dim=1)
+            square[rows] = (p.double() ** 2).sum(dim=1)
     conf.clamp_(max=1)
     if not brier:
         return Rows(conf, first == labels, first)

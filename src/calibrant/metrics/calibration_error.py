@@ -42,7 +42,7 @@ class CalibrationError(Metric):
         return shared_cells(scores, self.groups(scores), seed)
 
     def announce(self, scores: Scores) -> None:
-        announce(scores, self.groups(scores))
+        announce(scores, lambda: self.groups(scores))
 
     def resampled(self, scores: Scores, counts: Float64) -> Float64:
         cells = self.cells(scores, 0)

@@ -128,8 +128,7 @@ class Overconfidence(CalibrationError):
     population: ClassVar[str] = "expected confidence minus the probability of being right"
 
     def value(self, scores: Scores) -> float:
-        sums = scores.width_sums(1)
-        return float(sums.residual[0] / sums.mass[0])
+        return weighted_mean(scores.confidence64 - scores.correct, scores)
 
     def objection(self, scores: Scores) -> str | None:
         return one_row(scores)

@@ -8,6 +8,7 @@ the cost does not grow with N.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import cast
 
@@ -48,9 +49,9 @@ class Cells:
         return np.add.reduceat(sums, np.searchsorted(self.starts, starts), axis=0)
 
 
-def announce(scores: Scores, starts: Int64) -> None:
-    """Register group boundaries (positions in rising confidence) that shared redraws must respect."""
-    _boundaries(scores).append(starts)
+def announce(scores: Scores, groups: Callable[[], Int64]) -> None:
+    """Register group boundaries (positions in rising confidence) that shared redraws, once asked for, must respect."""
+    _announced(scores).append(groups)
 
 
 def shared_cells(scores: Scores, starts: Int64, seed: int) -> Cells:
@@ -58,12 +59,13 @@ def shared_cells(scores: Scores, starts: Int64, seed: int) -> Cells:
     key = ("cells", seed, None if scores.weights is None else id(scores.weights))
     cells = scores.cache.get(key)
     if not isinstance(cells, Cells) or not np.isin(starts, cells.starts).all():
-        announce(scores, starts)
+        announce(scores, lambda: starts)
         fine = FINE if scores.n < _MANY else 4 * FINE
         edges = np.sin(np.pi / 2 * np.arange(1, fine) / fine) ** 2
         cuts = np.searchsorted(scores.sorted_confidence, edges.astype(scores.confidence.dtype), side="right")
         zero = np.zeros(1, dtype=np.int64)
-        cells = draw(scores, scores.order, np.concatenate([zero, cuts, *_boundaries(scores)]), seed)
+        groups = [make() for make in _announced(scores)]
+        cells = draw(scores, scores.order, np.concatenate([zero, cuts, *groups]), seed)
         scores.cache[key] = cells
     return cells
 
@@ -122,7 +124,5 @@ def _weighted_residuals(
     return out
 
 
-def _boundaries(scores: Scores) -> list[Int64]:
-    found = scores.cached("boundaries", list)
-    assert isinstance(found, list)
-    return found
+def _announced(scores: Scores) -> list[Callable[[], Int64]]:
+    return cast("list[Callable[[], Int64]]", scores.cached("announced", list))
