@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from math import inf, isfinite, isnan
 from typing import Any
@@ -85,7 +85,9 @@ def test_it_is_a_value_in_all_kinds_of_arrays(entry: Entry, generic) -> None:
     strided = torch.stack([z, -z], dim=2)[:, :, 0]
     assert not strided.is_contiguous()
     assert measure(entry, strided, torch.stack([y, y], 1)[:, 0]).value == value
-    assert measure(entry, np.flip(np.flip(logits, 0).copy(), 0), np.flip(np.flip(labels).copy())).value == value
+    assert (
+        measure(entry, np.flip(np.flip(logits, 0).copy(), 0), np.flip(np.flip(labels).copy())).value == value
+    )
     assert np.array_equal(logits, kept)
     assert np.array_equal(labels, kept_labels)
 
@@ -151,7 +153,10 @@ def test_every_numeric_parameter_does_something(entry: Entry, draw) -> None:
     for p in entry.parameters:
         if isinstance(p.default, bool) or not isinstance(p.default, int | float):
             continue
-        changed = [replace(cal.metric(entry.canonical), **{p.name: type(p.default)(f * p.default + f - 1)}) for f in (2, 4)]
+        changed = [
+            replace(cal.metric(entry.canonical), **{p.name: type(p.default)(f * p.default + f - 1)})
+            for f in (2, 4)
+        ]
         before = [measure(entry, *sample).value for sample in samples]
         after = [metric(*sample).value for metric in changed for sample in samples]
         assert not np.allclose(after, 2 * before, rtol=0, atol=1e-9), f"{p.name} changes nothing"
@@ -223,7 +228,9 @@ def assert_sound(found: Estimate, piece: type) -> None:
     assert found.null is None or issubclass(piece, CalibrationError) or isinstance(found.null, Null)
     if found.null is not None:
         null = found.null
-        assert low <= null.mean <= null.q95 + 1e-9 or null.q95 >= low  # a skewed null may have its mean beyond q95
+        assert (
+            low <= null.mean <= null.q95 + 1e-9 or null.q95 >= low
+        )  # a skewed null may have its mean beyond q95
         assert high >= null.q95 >= 0
         assert 1 / (1 + null.redraws) <= null.p <= 1
     if found.ci is not None:
@@ -394,8 +401,13 @@ def test_weights_reach_the_null(entry: Entry, draw) -> None:
     if not issubclass(entry.piece, CalibrationError):
         pytest.skip("no calibration error, so no null")
     logits, labels = draw(400, 3, seed=47)
-    weights = np.where(np.arange(400) < 20, 100.0, 0.01)  # in effect twenty rows: the noise of a calibrated model rises
-    plain, weighted = measure(entry, logits, labels).null, measure(entry, logits, labels, weights=weights).null
+    weights = np.where(
+        np.arange(400) < 20, 100.0, 0.01
+    )  # in effect twenty rows: the noise of a calibrated model rises
+    plain, weighted = (
+        measure(entry, logits, labels).null,
+        measure(entry, logits, labels, weights=weights).null,
+    )
     assert plain is not None
     assert weighted is not None
     assert weighted.mean > plain.mean
@@ -407,7 +419,9 @@ def test_weights_reach_the_null(entry: Entry, draw) -> None:
 @every
 def test_it_shows_itself(entry: Entry, generic) -> None:
     found = measure(entry, *generic)
-    assert repr(found) == f"Estimate({entry.canonical} = {found.value:.6g})"  # nothing is drawn to print a value
+    assert (
+        repr(found) == f"Estimate({entry.canonical} = {found.value:.6g})"
+    )  # nothing is drawn to print a value
     page = found._repr_html_()
     assert page.count("<td>") == 5
     assert f"<td>{found.value:.4f}</td>" in page
@@ -438,10 +452,10 @@ def test_an_evaluation_shows_every_metric_and_a_verdict(generic) -> None:
 
 
 @pytest.fixture(scope="module")
-def file(tmp_path_factory: pytest.TempPathFactory, generic) -> Iterator[str]:
+def file(tmp_path_factory: pytest.TempPathFactory, generic) -> str:
     path = tmp_path_factory.mktemp("contract") / "generic.npz"
     np.savez(path, logits=generic[0], labels=generic[1])
-    yield str(path)
+    return str(path)
 
 
 @every

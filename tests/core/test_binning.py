@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 import calibrant as cal
 from calibrant.core.binning import (
+    MOST_BINS,
     ONE,
     BinSums,
     bin_sums,
@@ -80,7 +81,7 @@ def test_random_confidences_fall_where_fractions_say(dtype: torch.dtype) -> None
 
 def test_an_index_never_leaves_its_bins_even_with_more_bins_than_numbers() -> None:
     values = torch.tensor([0.0, 1e-45, 0.5, 1 - 2**-24, 1.0])
-    for bins in (1 << 20, 1 << 24):
+    for bins in (1000, MOST_BINS):
         index = width_index(values, bins)
         assert index[0] == 0
         assert index[-1] == bins - 1
@@ -145,7 +146,7 @@ def test_sums_are_those_of_unbounded_integers(some) -> None:
         assert found == [sum(round(Fraction(v) * ONE) for v, i in some if i == b) for b in range(3)]
 
 
-@given(st.lists(st.floats(0, 2.0**30), min_size=1, max_size=30))
+@given(st.lists(st.floats(0, 2.0**28), min_size=1, max_size=30))
 def test_large_weights_are_summed_without_a_rounding(values) -> None:
     found = fixed_sums(np.zeros(len(values), dtype=np.int64), np.array(values), 1, unit=False)
     assert found.tolist() == [sum(round(Fraction(v) * ONE) for v in values)]
@@ -195,7 +196,9 @@ def test_a_float32_running_sum_is_lost_at_forty_million_rows() -> None:
     sums = np.zeros(2, dtype=np.float32)
     for _ in range(40):
         for column, values in enumerate((conf, correct.astype(np.float32))):
-            sums[column] = np.cumsum(np.concatenate([sums[column : column + 1], values]), dtype=np.float32)[-1]
+            sums[column] = np.cumsum(np.concatenate([sums[column : column + 1], values]), dtype=np.float32)[
+                -1
+            ]
     assert sums.tolist() == [2**24, 2**24]
 
 
@@ -243,7 +246,9 @@ def test_sums_of_groups_are_the_sums_of_their_rows() -> None:
             assert found.count[b] == len(part)
             # each of at most 49 rows is rounded by 2**-31, three times
             assert found.mass[b] == pytest.approx(fsum(unit[part]), abs=1e-7)
-            assert found.residual[b] == pytest.approx(fsum(unit[part] * (conf[part] - correct[part])), abs=1e-7)
+            assert found.residual[b] == pytest.approx(
+                fsum(unit[part] * (conf[part] - correct[part])), abs=1e-7
+            )
             assert found.gap[b] == pytest.approx(
                 fsum(unit[part] * (conf[part] - correct[part])) / fsum(unit[part]), abs=1e-7
             )

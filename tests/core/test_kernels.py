@@ -101,4 +101,6 @@ def test_beta_kernel_is_the_beta_density() -> None:
     for bandwidth in (0.001, 0.02, 0.5, 5.0):
         found = beta_log_kernel(at, centre, bandwidth)
         truth = stats.beta.logpdf(at[:, None], centre / bandwidth + 1, (1 - centre) / bandwidth + 1)
-        np.testing.assert_allclose(found, truth, rtol=1e-9, atol=1e-9)  # differences of logs of size 1/bandwidth
+        np.testing.assert_allclose(
+            found, truth, rtol=1e-9, atol=1e-9
+        )  # differences of logs of size 1/bandwidth

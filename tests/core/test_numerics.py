@@ -10,9 +10,23 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calibrant.core.numerics import BLOCK, blocks, exact_sum, probability_blocks, row_pass, row_pass_probs, stable_order
+from calibrant.core.numerics import (
+    BLOCK,
+    blocks,
+    exact_sum,
+    probability_blocks,
+    row_pass,
+    row_pass_probs,
+    stable_order,
+)
 
-MODES = [{}, {"predicted": True}, {"nll": True}, {"brier": True}, {"predicted": True, "nll": True, "brier": True}]
+MODES = [
+    {},
+    {"predicted": True},
+    {"nll": True},
+    {"brier": True},
+    {"predicted": True, "nll": True, "brier": True},
+]
 modes = pytest.mark.parametrize("mode", MODES, ids=lambda m: "+".join(m) or "bare")
 
 
@@ -45,7 +59,9 @@ def check(logits: torch.Tensor, labels: torch.Tensor, mode: dict[str, bool], rel
     if "nll" in mode:
         np.testing.assert_allclose(found.nll, truth["nll"], rtol=rel, atol=rel)
     if "brier" in mode:
-        np.testing.assert_allclose(found.brier, truth["brier"], rtol=0, atol=4 * rel)  # up to 2, from three terms
+        np.testing.assert_allclose(
+            found.brier, truth["brier"], rtol=0, atol=4 * rel
+        )  # up to 2, from three terms
     for name in {"predicted", "nll", "brier"} - set(mode):
         assert getattr(found, name) is None
 
@@ -77,7 +93,13 @@ def test_ties_go_to_the_first_class(dtype: torch.dtype, rel: float, mode: dict[s
 @types
 def test_masks_and_saturated_rows(dtype: torch.dtype, rel: float, mode: dict[str, bool]) -> None:
     big = 1e4
-    rows = [[big, -big, 0, 0], [-big, -big, -big, -big], [big, big, -big, 0], [-inf, 1, -inf, 2], [-inf, 0, 0, -inf]]
+    rows = [
+        [big, -big, 0, 0],
+        [-big, -big, -big, -big],
+        [big, big, -big, 0],
+        [-inf, 1, -inf, 2],
+        [-inf, 0, 0, -inf],
+    ]
     rows += [[80, -80, 0, 0], [0, 0, 0, 0], [-inf, -inf, -inf, 3]]
     logits = torch.tensor([row for row in rows for _ in range(4)], dtype=dtype)
     labels = torch.arange(4).repeat(len(rows))
@@ -156,7 +178,12 @@ def test_blocks_cover_every_row_once(n: int, k: int) -> None:
 def test_order_is_that_of_a_stable_sort(kind: type) -> None:
     rng = np.random.default_rng(7)
     ties = rng.integers(0, 40, 5000).astype(kind) / kind(39)
-    for values in (ties, rng.random(5000).astype(kind), np.zeros(10, kind), np.array([1, -0.0, 0, 1e-45, 0.5], kind)):
+    for values in (
+        ties,
+        rng.random(5000).astype(kind),
+        np.zeros(10, kind),
+        np.array([1, -0.0, 0, 1e-45, 0.5], kind),
+    ):
         assert stable_order(values).tolist() == np.argsort(np.abs(values), kind="stable").tolist()
 
 

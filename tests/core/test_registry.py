@@ -11,7 +11,17 @@ import pytest
 import calibrant.metrics
 from calibrant.core import registry
 from calibrant.core.errors import SpecError
-from calibrant.core.registry import ROOMS, Entry, describe, lookup, name_of, names, parameters, register, type_name
+from calibrant.core.registry import (
+    ROOMS,
+    Entry,
+    describe,
+    lookup,
+    name_of,
+    names,
+    parameters,
+    register,
+    type_name,
+)
 
 ENTRIES = [entry for kind in ROOMS for entry in describe(kind)]
 
@@ -71,7 +81,11 @@ def test_what_is_registered_is_described() -> None:
     assert entry.doc.endswith("And more.")
     assert entry.paper == "someone1999"
     assert entry.canonical == 'toy(given=0.5, made="xx")'  # what is required has no default to show
-    assert [(p.name, p.required) for p in parameters(Toy)] == [("needed", True), ("given", False), ("made", False)]
+    assert [(p.name, p.required) for p in parameters(Toy)] == [
+        ("needed", True),
+        ("given", False),
+        ("made", False),
+    ]
     assert parameters(Toy)[0].type is int
     assert parameters(Toy)[2].default == "xx"
     assert name_of(Toy(1)) == "toy"
@@ -86,7 +100,7 @@ def test_a_taken_name_is_refused_and_the_same_class_again_is_not() -> None:
     class Other:
         x: int = 0
 
-    with pytest.raises(ValueError, match="metrics 'toy' is already .*Toy"):
+    with pytest.raises(ValueError, match=r"metrics 'toy' is already .*Toy"):
         register("metrics", "toy")(Other)
     assert lookup("metrics", "toy") is Toy
     with pytest.raises(ValueError, match="metrics 'ece' is already"):
@@ -94,15 +108,15 @@ def test_a_taken_name_is_refused_and_the_same_class_again_is_not() -> None:
 
 
 def test_kinds_that_do_not_exist() -> None:
-    with pytest.raises(ValueError, match="no kind 'metric'; did you mean 'metrics'"):
+    with pytest.raises(ValueError, match=r"no kind 'metric'; did you mean 'metrics'\?"):
         register("metric", "toy")
-    with pytest.raises(SpecError, match="no kind 'metric'; did you mean 'metrics'"):
+    with pytest.raises(SpecError, match=r"no kind 'metric'; did you mean 'metrics'\?"):
         names("metric")
 
 
 @pytest.mark.parametrize("kind", ROOMS)
 def test_a_name_that_does_not_exist(kind: str) -> None:
-    with pytest.raises(SpecError, match="^no .*'no such thing'"):
+    with pytest.raises(SpecError, match=r"^no .*'no such thing'"):
         lookup(kind, "no such thing")
 
 

@@ -56,7 +56,9 @@ def test_every_record_has_a_door_and_a_metric() -> None:
     assert len(RECORDS) == 219  # nothing is lost on the way from the pack to this folder
     assert {r["door"] for r in RECORDS} == {"logits", "probs", "pairs"}
     named = {r["spec"].split("(")[0] for r in RECORDS}
-    assert set(names("metrics")) - named <= {"sece"}  # SECE has no public reference; its oracle is a slow loop
+    assert set(names("metrics")) - named <= {
+        "sece"
+    }  # SECE has no public reference; its oracle is a slow loop
 
 
 @pytest.mark.parametrize("record", RECORDS, ids=[r["id"] for r in RECORDS])
@@ -92,4 +94,6 @@ def test_command_line(name: str) -> None:
     assert document["n"] == len(arrays["labels"] if "labels" in arrays else arrays["correct"])
     assert document["classes"] == (arrays["logits"].shape[1] if "logits" in arrays else None)
     for r in records:
-        assert document["metrics"][r["spec"]]["value"] == pytest.approx(r["value"], rel=0, abs=tolerance(r)), r["id"]
+        assert document["metrics"][r["spec"]]["value"] == pytest.approx(
+            r["value"], rel=0, abs=tolerance(r)
+        ), r["id"]

@@ -19,6 +19,7 @@ from calibrant.core.errors import CalibrantError
 
 FRACTION_BITS = 30
 ONE = 1 << FRACTION_BITS
+MOST_BINS = 1 << 24
 _EXACT_ROWS = 1 << 22  # a block whose float64 sums of fixed-point integers below 2**31 stay exact
 
 Int64 = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
@@ -26,9 +27,11 @@ Float64 = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 
 
 def check_bins(bins: int) -> None:
-    """Refuse a number of bins that is none."""
+    """Refuse a number of bins that is none, or that would only fill the memory."""
     if bins < 1:
         raise CalibrantError(f"bins must be at least 1, not {bins}")
+    if bins > MOST_BINS:
+        raise CalibrantError(f"bins must be at most {MOST_BINS:,}, not {bins:,}")
 
 
 def edges(bins: int, dtype: torch.dtype = torch.float64) -> Tensor:
@@ -57,13 +60,15 @@ def mass_starts(rows: int, bins: int) -> Int64:
 
 
 def weighted_mass_starts(weights: Float64, bins: int) -> Int64:
-    """Equal-mass groups of sorted rows by weight: a row belongs to the group that holds its weight's midpoint."""
-    check_bins(bins)
-    middle = np.cumsum(weights) - weights / 2
-    group = np.minimum(
-        (middle * (bins / max(weights.sum(), np.finfo(float).tiny))).astype(np.int64), bins - 1
-    )
-    return np.flatnonzero(np.diff(group, prepend=-1)).astype(np.int64)
+    """Equal-mass groups of sorted rows by weight: a row belongs to the group that holds its weight's midpoint.
+
+    Equal weights give the groups of `mass_starts`; rows without weight go with their neighbours and move nothing.
+    """
+    rows = int(np.count_nonzero(weights))
+    shares = mass_starts(rows, bins) / rows
+    middle = (np.cumsum(weights) - weights / 2) / weights.sum()
+    group = np.maximum.accumulate(np.searchsorted(shares, middle + 1e-12, side="right"))
+    return np.flatnonzero(np.diff(group, prepend=0)).astype(np.int64)
 
 
 def fixed(values: Float64) -> Int64:
@@ -72,7 +77,10 @@ def fixed(values: Float64) -> Int64:
 
 
 def fixed_sums(index: Int64, values: Float64, bins: int, *, unit: bool = True) -> Int64:
-    """Exact int64 sums by bin of the fixed-point values; `unit` promises values in [0, 1], which is faster."""
+    """Exact int64 sums by bin of the fixed-point values; `unit` promises values in [0, 1], which is faster.
+
+    Sums must stay below 2**33, which weights of mean 1 do for as many rows.
+    """
     total = np.zeros(bins, dtype=np.int64)
     for start in range(0, len(values), _EXACT_ROWS):
         block = slice(start, start + _EXACT_ROWS)

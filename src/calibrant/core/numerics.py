@@ -7,6 +7,7 @@ float64 apart from confidences, which keep the dtype in which they were computed
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -133,17 +134,12 @@ def probability_blocks(logits: Tensor, probs: Tensor | None = None) -> Iterator[
 
 
 def exact_sum(values: Array) -> float:
-    """A sum that does not depend on the order of its terms: fixed point for moderate values, else `math.fsum`."""
-    import math
-
-    from calibrant.core.binning import ONE
-
+    """A sum that does not depend on the order of its terms: in integers, at a scale that their size allows."""
     peak = float(np.abs(values).max(initial=0.0))
-    if not math.isfinite(peak):
+    if peak == 0 or not math.isfinite(peak):
         return float(values.sum())
-    if peak * len(values) < 2.0**32:
-        return int(np.rint(values * ONE).astype(np.int64).sum()) / ONE
-    return math.fsum(values.tolist())
+    shift = 61 - math.frexp(peak)[1] - len(values).bit_length()
+    return math.ldexp(int(np.rint(np.ldexp(values, shift)).astype(np.int64).sum()), -shift)
 
 
 def stable_order(values: Array) -> Array:

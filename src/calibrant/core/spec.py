@@ -8,6 +8,7 @@ in one canonical form in which every parameter stands, so that a changed default
 from __future__ import annotations
 
 import ast
+import json
 import math
 import typing
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from typing import Any
 from calibrant.core.errors import CalibrantError, SpecError, nearest
 from calibrant.core.registry import lookup, name_of, parameters, type_name
 
+_LONGEST = 2000
 Value = Any  # int | float | str | bool | None | Call, as parsed
 
 
@@ -57,6 +59,8 @@ def parse(text: str) -> Spec:
     source = text.strip()
     if not source:
         raise SpecError("the spec is empty; write a name such as 'ece(bins=15)'")
+    if len(source) > _LONGEST:
+        raise SpecError(f"{_short(text)} has {len(source):,} characters; a spec has at most {_LONGEST:,}")
     try:
         tree = ast.parse(source, mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
@@ -120,7 +124,7 @@ def show_value(value: Any) -> str:
     if isinstance(value, bool) or value is None:
         return str(value)
     if isinstance(value, str):
-        return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+        return json.dumps(value, ensure_ascii=False).replace("\u2028", "\\u2028").replace("\x7f", "\\x7f")
     if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
         return str(int(value))
     if isinstance(value, int | float):
@@ -178,12 +182,14 @@ def _call(node: ast.expr, source: str) -> Call:
         case ast.Name(id=name):
             return Call(name)
         case ast.Call(func=ast.Name(id=name), args=[], keywords=keywords):
-            args = []
+            given: list[tuple[str, Value]] = []
             for keyword in keywords:
                 if keyword.arg is None:
                     raise SpecError(f"in {_short(source)}, {name} is given '**', which a spec does not have")
-                args.append((keyword.arg, _literal(keyword.value, source)))
-            return Call(name, tuple(args))
+                if keyword.arg in dict(given):
+                    raise SpecError(f"in {_short(source)}, {name} is given {keyword.arg!r} twice")
+                given.append((keyword.arg, _literal(keyword.value, source)))
+            return Call(name, tuple(given))
         case ast.Call(func=ast.Name(id=name), args=args) if args:
             raise SpecError(
                 f"in {_short(source)}, name the arguments of {name}: {name}(NAME={ast.unparse(args[0])})"
@@ -201,10 +207,11 @@ def _literal(node: ast.expr, source: str) -> Value:
             return value
         case ast.UnaryOp(op=ast.USub() | ast.UAdd() as op, operand=ast.Constant(value=bool() as value)):
             raise SpecError(f"in {_short(source)}, {type(op).__name__} {value} is no number")
-        case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as value)):
-            return -value
-        case ast.UnaryOp(op=ast.UAdd(), operand=ast.Constant(value=int() | float() as value)):
-            return value
+        case ast.UnaryOp(
+            op=ast.USub() | ast.UAdd() as op, operand=ast.Constant(value=int() | float()) as number
+        ):
+            value = _literal(number, source)
+            return -value if isinstance(op, ast.USub) else value
         case ast.Name() | ast.Call():
             return _call(node, source)
     raise SpecError(
@@ -238,7 +245,9 @@ def _coerce(value: Value, hint: Any, where: str, kind: str) -> Any:
         if value is None:
             return None
     elif isinstance(value, Call):
-        return make(value, kind)
+        made = make(value, kind)
+        if not isinstance(hint, type) or isinstance(made, hint):
+            return made
     raise SpecError(f"{where} must be {type_name(hint)}, not {show_value(value)}")
 
 

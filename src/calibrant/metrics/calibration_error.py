@@ -14,7 +14,16 @@ import numpy as np
 from calibrant.core.binning import Float64, Int64
 from calibrant.core.contracts import Better, Null
 from calibrant.metrics.metric import Metric
-from calibrant.metrics.redraws import REDRAWS, Cells, announce, resample, shared_cells
+from calibrant.metrics.redraws import (
+    BINNED,
+    MANY_ROWS,
+    REDRAWS,
+    SMOOTH,
+    SMOOTH_MANY,
+    Cells,
+    confidence_cells,
+    resample,
+)
 from calibrant.metrics.scores import Scores
 
 
@@ -39,10 +48,9 @@ class CalibrationError(Metric):
 
     def cells(self, scores: Scores, seed: int) -> Cells:
         """The cells whose residuals the statistic reads."""
-        return shared_cells(scores, self.groups(scores), seed)
-
-    def announce(self, scores: Scores) -> None:
-        announce(scores, lambda: self.groups(scores))
+        starts = self.groups(scores)
+        fine = BINNED if len(starts) else SMOOTH if scores.n < MANY_ROWS else SMOOTH_MANY
+        return confidence_cells(scores, starts, fine, self.redraws, seed)
 
     def resampled(self, scores: Scores, counts: Float64) -> Float64:
         cells = self.cells(scores, 0)
@@ -55,7 +63,7 @@ class CalibrationError(Metric):
 
     def null(self, scores: Scores, seed: int) -> Null:
         cells = self.cells(scores, seed)
-        drawn = self.statistic(scores, cells, cells.draws[:, : self.redraws])
+        drawn = self.statistic(scores, cells, cells.draws)
         observed = self.statistic(scores, cells, cells.residual)[0]
         return summarise(self.link(drawn), drawn, observed)
 

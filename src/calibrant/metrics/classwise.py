@@ -51,12 +51,9 @@ class ClasswiseECE(CalibrationError):
     def statistic(self, scores: Scores, cells: Cells, residual: Float64) -> Float64:
         return cast(Float64, np.abs(residual).sum(0) / scores.total / self._classes(scores))
 
-    def announce(self, scores: Scores) -> None:
-        """Its cells are its own: bins of every class."""
-
     def cells(self, scores: Scores, seed: int) -> Cells:
         """Redrawn labels, each counted in the bin of the class that was drawn; fewer redraws when N K is large."""
-        key = ("classwise cells", self.bins, seed, None if scores.weights is None else id(scores.weights))
+        key = ("classwise cells", self.bins, seed, scores.weighting)
         if key not in scores.cache:
             promised, kept = self._sums(scores)
             redraws = int(np.clip(min(_DRAWS / scores.n, _CELLS / len(promised)), _LEAST, REDRAWS))

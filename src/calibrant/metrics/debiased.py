@@ -7,10 +7,17 @@ from typing import ClassVar, cast
 
 import numpy as np
 
-from calibrant.core.binning import ONE, Float64, Int64, check_bins, segment_sums
+from calibrant.core.binning import (
+    ONE,
+    Float64,
+    Int64,
+    check_bins,
+    mass_starts,
+    segment_sums,
+    weighted_mass_starts,
+)
 from calibrant.core.contracts import Interval
 from calibrant.core.registry import register
-from calibrant.metrics.binned import mass_groups
 from calibrant.metrics.calibration_error import CalibrationError
 from calibrant.metrics.intervals import binned_interval, grouped, too_few_rows
 from calibrant.metrics.redraws import Cells
@@ -25,7 +32,8 @@ class DebiasedECE(CalibrationError):
     $\sqrt{\max(0, \sum_b \frac{n_b}{N} [\mathrm{gap}_b^2 - \frac{a_b (1 - a_b)}{n_b - 1}])}$ over bins whose edges
     lie midway between equal-mass groups, $a_b$ the accuracy; bins with fewer than two rows are left out. With large
     bins it tends to the root mean square gap. On calibrated data about half of all samples give exactly 0, and the
-    rest scatter up: read the interval. Weights count as repeated rows.
+    rest scatter up: read the interval. Weights say what a row counts for, not how many
+    rows there are.
     """
 
     bins: int = 15
@@ -49,10 +57,14 @@ class DebiasedECE(CalibrationError):
         return float(self.link(statistic)[0])
 
     def groups(self, scores: Scores) -> Int64:
-        cuts = mass_groups(scores, self.bins)[1:]
+        weights = scores.sorted_weights
+        counted = np.arange(scores.n) if weights is None else np.flatnonzero(weights)
         ordered = scores.sorted_confidence.astype(np.float64)
-        midway = (ordered[cuts - 1] + ordered[cuts]) / 2
-        starts = np.searchsorted(ordered, midway, side="right")
+        cuts = mass_starts(scores.n, self.bins)
+        if weights is not None:
+            cuts = weighted_mass_starts(weights[counted], self.bins)
+        last, first = ordered[counted[cuts[1:] - 1]], ordered[counted[cuts[1:]]]
+        starts = np.searchsorted(ordered, (last + first) / 2, side="right")
         starts = np.unique(np.concatenate([np.zeros(1, dtype=np.int64), starts]))
         return cast(Int64, starts[starts < scores.n])
 

@@ -162,7 +162,8 @@ def mean_interval(values: Float64, scores: Scores, bounds: tuple[float, float]) 
     mean = float(w @ values)
     error = math.sqrt(float(w**2 @ (values - mean) ** 2) * rows / (rows - 1))
     half = float(stdtrit(rows - 1, 0.975)) * error
-    return max(bounds[0], mean - half), min(bounds[1], mean + half)
+    low, high = np.clip([mean - half, mean + half], *bounds)
+    return float(low), float(high)
 
 
 def auroc_interval(right: Float64, wrong: Float64, rows_right: float, rows_wrong: float) -> Interval:

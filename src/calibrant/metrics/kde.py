@@ -18,6 +18,9 @@ from calibrant.metrics.redraws import Cells
 from calibrant.metrics.scores import Scores
 
 _ROWS = 512
+_TAIL = 8  # nodes from an end within which sums are read in the logarithm of the distance
+_TAIL_CELLS = 512
+_CLOSEST = 1e-15
 _TINY = np.finfo(float).tiny
 
 
@@ -28,8 +31,8 @@ class KdeECE(CalibrationError):
 
     $\frac1N \sum_i |\hat a_{-i}(c_i) - c_i|$ with
     $\hat a_{-i}(c) = \sum_{j \ne i} a_j k(c; c_j) / \sum_{j \ne i} k(c; c_j)$ and $k$ the density
-    of $\mathrm{Beta}(c_j / h + 1, (1 - c_j) / h + 1)$, which needs no correction at 0 and 1. A
-    broad bandwidth tends to |mean accuracy - confidence|. A row that no other row reaches contributes 0. Beyond
+    of $\mathrm{Beta}(c_j / h + 1, (1 - c_j) / h + 1)$, which needs no correction at 0 and 1. The
+    broader, the closer to one accuracy for all. A row that no other row reaches contributes 0. Beyond
     2,048 rows it is computed on a grid in arcsine scale, to 1e-4; peers build N x N.
     """
 
@@ -88,25 +91,48 @@ def _dense(c: Float64, a: Float64, w: Float64, bandwidth: float) -> Float64:
 
 
 def _gridded(c: Float64, a: Float64, w: Float64, bandwidth: float) -> Float64:
-    """Rows and readings on a uniform grid in u = (2/pi) asin(sqrt c), where the kernel has one width everywhere."""
+    """Rows spread on a uniform grid in u = (2/pi) asin(sqrt c), where the kernel has one width everywhere.
+
+    They are read back in u, and near 0 and 1 in the logarithm of the distance, of which a kernel sum is a smooth
+    function there; exactly at 0 and 1 it is taken as it is.
+    """
     cells = int(np.clip(np.ceil(290 / np.sqrt(bandwidth)), 1024, 16384))
     grid = stencil(2 / np.pi * np.arcsin(np.sqrt(c)), cells)
     node = np.sin(np.pi / 2 * np.arange(cells + 1) / cells) ** 2
     masses = np.stack([grid.spread(w * a), grid.spread(w)], axis=1)
-    share, log_total = np.empty(cells + 1), np.empty(cells + 1)
-    for start in range(0, cells + 1, _ROWS):
-        rows = slice(start, start + _ROWS)
-        logs = beta_log_kernel(node[rows], node, bandwidth)
-        peak = logs.max(axis=1)
-        hits, total = (np.exp(logs - peak[:, None]) @ masses).T
-        total = np.maximum(total, _TINY)
-        share[rows], log_total[rows] = np.clip(hits / total, 0, 1), np.log(total) + peak
+    share, log_total = (grid.read(values) for values in _sums(node, node, masses, bandwidth))
+    for distance, high in ((c, False), (1 - c, True)):
+        rows = np.flatnonzero(distance < node[_TAIL])
+        if len(rows):
+            steps = np.linspace(np.log(_CLOSEST), np.log(node[_TAIL]), _TAIL_CELLS + 1)
+            scale = (np.log(np.maximum(distance[rows], _CLOSEST)) - steps[0]) / (steps[-1] - steps[0])
+            tail = stencil(scale, _TAIL_CELLS)
+            at_end = distance[rows] == 0
+            near = np.exp(steps)
+            inside = _sums(1 - near if high else near, node, masses, bandwidth)
+            end = _sums(np.array([float(high)]), node, masses, bandwidth)
+            share[rows], log_total[rows] = (
+                np.where(at_end, e, tail.read(values)) for values, e in zip(inside, end, strict=True)
+            )
     from scipy.special import betaln, xlog1py, xlogy
 
     alpha, beta = c / bandwidth, (1 - c) / bandwidth
     log_itself = xlogy(alpha, c) + xlog1py(beta, -c) - betaln(alpha + 1, beta + 1)
-    itself = w * np.exp(np.minimum(log_itself - grid.read(log_total), 0))
+    itself = w * np.exp(np.minimum(log_itself - log_total, 0))
     others = 1 - itself
     alone = others <= 1e-9
-    smoothed = np.clip((grid.read(share) - itself * a) / np.where(alone, 1, others), 0, 1)
+    smoothed = np.clip((share - itself * a) / np.where(alone, 1, others), 0, 1)
     return cast(Float64, np.where(alone, 0, np.abs(smoothed - c)))
+
+
+def _sums(at: Float64, node: Float64, masses: Float64, bandwidth: float) -> tuple[Float64, Float64]:
+    """Share of right answers, and logarithm of the total weight, that the kernel gathers at each point."""
+    share, log_total = np.empty(len(at)), np.empty(len(at))
+    for start in range(0, len(at), _ROWS):
+        rows = slice(start, start + _ROWS)
+        logs = beta_log_kernel(at[rows], node, bandwidth)
+        peak = logs.max(axis=1)
+        hits, total = (np.exp(logs - peak[:, None]) @ masses).T
+        total = np.maximum(total, _TINY)
+        share[rows], log_total[rows] = np.clip(hits / total, 0, 1), np.log(total) + peak
+    return share, log_total

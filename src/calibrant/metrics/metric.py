@@ -61,9 +61,6 @@ class Metric(ABC):
                 continue
         return out
 
-    def announce(self, scores: Scores) -> None:
-        """Tell the scores what redraws will be asked for, so that all metrics can share them."""
-
     def __call__(
         self, logits: ArrayLike, labels: ArrayLike, *, weights: ArrayLike | None = None, seed: int = 0
     ) -> Estimate:
@@ -90,7 +87,6 @@ def estimate(metric: Metric, scores: Scores, seed: int = 0) -> Estimate:
         reason = f"infinite: the true class has probability 0 in {some}"
     if not np.isfinite(value):
         return Estimate(value, spec, metric.better, metric.population, reason, rows, reason)
-    metric.announce(scores)
     objection = metric.objection(scores)
     return Estimate(
         value,

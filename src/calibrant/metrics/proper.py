@@ -23,7 +23,10 @@ def weighted_mean(values: Float64, scores: Scores) -> float:
     """The mean of a column, with the weights if there are any, independent of the order of rows."""
     if scores.weights is None:
         return exact_sum(values) / scores.n
-    return exact_sum(values * scores.weights) / exact_sum(scores.weights)
+    counted = scores.weights > 0
+    values, weights = values[counted], scores.weights[counted]
+    mean = exact_sum(values * weights) / exact_sum(weights)
+    return min(max(mean, float(values.min())), float(values.max()))
 
 
 def one_row(scores: Scores) -> str | None:
@@ -128,7 +131,8 @@ class Overconfidence(CalibrationError):
     population: ClassVar[str] = "expected confidence minus the probability of being right"
 
     def value(self, scores: Scores) -> float:
-        return weighted_mean(scores.confidence64 - scores.correct, scores)
+        sums = scores.width_sums(1)
+        return float(sums.residual[0] / sums.mass[0])
 
     def objection(self, scores: Scores) -> str | None:
         return one_row(scores)

@@ -1,14 +1,11 @@
 """Labels redrawn from the predictions: what a perfectly calibrated model with these very confidences would show.
 
-Rows are gathered into cells, contiguous in the order of confidence and narrow enough (1/1024 of the arcsine scale)
-that drawing a cell's hits from one binomial is drawing every label: the variance differs by less than one part in
-a million. Cells nest in the bins of every metric that was announced, so all metrics share one set of redraws, and
-the cost does not grow with N.
+Rows are gathered into cells, contiguous in the order of confidence and narrow on the arcsine scale, so that drawing
+a cell's hits from one binomial is as good as drawing every label, and the cost does not grow with N.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import cast
 
@@ -18,8 +15,10 @@ from calibrant.core.binning import Float64, Int64
 from calibrant.metrics.scores import Scores
 
 REDRAWS = 1000
-FINE = 1024
-_MANY = 200_000  # rows from which smooth errors become small enough to need four times finer cells
+BINNED = 128  # cells between the edges of bins: the variance of a redraw is right to one part in ten thousand
+SMOOTH = 1024
+SMOOTH_MANY = 4096  # smooth errors of very many rows are small enough to see the cells
+MANY_ROWS = 200_000
 _CHUNK = 1 << 22
 
 
@@ -49,28 +48,25 @@ class Cells:
         return np.add.reduceat(sums, np.searchsorted(self.starts, starts), axis=0)
 
 
-def announce(scores: Scores, groups: Callable[[], Int64]) -> None:
-    """Register group boundaries (positions in rising confidence) that shared redraws, once asked for, must respect."""
-    _announced(scores).append(groups)
+def confidence_cells(scores: Scores, starts: Int64, fine: int, redraws: int, seed: int) -> Cells:
+    """Cells in rising confidence, cut at `starts` and at `fine` steps of the arcsine scale.
 
+    Metrics with the same bins share them; what else is evaluated beside a metric never changes its redraws.
+    """
 
-def shared_cells(scores: Scores, starts: Int64, seed: int) -> Cells:
-    """The redraws that all top-label metrics share, cut at least at `starts`."""
-    key = ("cells", seed, None if scores.weights is None else id(scores.weights))
-    cells = scores.cache.get(key)
-    if not isinstance(cells, Cells) or not np.isin(starts, cells.starts).all():
-        announce(scores, lambda: starts)
-        fine = FINE if scores.n < _MANY else 4 * FINE
+    def make() -> Cells:
         edges = np.sin(np.pi / 2 * np.arange(1, fine) / fine) ** 2
         cuts = np.searchsorted(scores.sorted_confidence, edges.astype(scores.confidence.dtype), side="right")
-        zero = np.zeros(1, dtype=np.int64)
-        groups = [make() for make in _announced(scores)]
-        cells = draw(scores, scores.order, np.concatenate([zero, cuts, *groups]), seed)
-        scores.cache[key] = cells
-    return cells
+        return draw(
+            scores, scores.order, np.concatenate([np.zeros(1, dtype=np.int64), cuts, starts]), redraws, seed
+        )
+
+    return cast(
+        Cells, scores.cached(("cells", starts.tobytes(), fine, redraws, seed, scores.weighting), make)
+    )
 
 
-def draw(scores: Scores, order: Int64, starts: Int64, seed: int) -> Cells:
+def draw(scores: Scores, order: Int64, starts: Int64, redraws: int, seed: int) -> Cells:
     """Cells that begin at `starts` in the given order of the rows, with their redrawn residual sums."""
     starts = np.unique(starts[starts < scores.n])
     confidence, correct = scores.confidence64[order], scores.correct[order]
@@ -79,7 +75,7 @@ def draw(scores: Scores, order: Int64, starts: Int64, seed: int) -> Cells:
     centre = np.clip(np.add.reduceat(confidence, starts) / count, 0, 1)
     if scores.weights is None:
         residual = np.add.reduceat(confidence - correct, starts)
-        draws = (count * centre)[:, None] - _hits(rng, count, centre)
+        draws = (count * centre)[:, None] - _hits(rng, count, centre, redraws)
         mass = count
     else:
         weights = scores.weights[order]
@@ -87,7 +83,7 @@ def draw(scores: Scores, order: Int64, starts: Int64, seed: int) -> Cells:
         weighted = np.add.reduceat(weights * confidence, starts)
         centre = np.clip(np.divide(weighted, mass, out=centre, where=mass > 0), 0, 1)
         residual = np.add.reduceat(weights * (confidence - correct), starts)
-        draws = _weighted_residuals(rng, starts, confidence, weights)
+        draws = _weighted_residuals(rng, starts, confidence, weights, redraws)
     return Cells(order, starts, count[:, None], mass[:, None], centre[:, None], residual[:, None], draws)
 
 
@@ -100,29 +96,25 @@ def resample(scores: Scores, cells: Cells, counts: Float64) -> Cells:
     return replace(cells, count=mass, mass=mass, residual=residual)
 
 
-def _hits(rng: np.random.Generator, count: Float64, p: Float64) -> Float64:
-    """Binomial(count, p) for each cell, REDRAWS times; a cell of one row is a single comparison."""
-    hits = np.empty((len(count), REDRAWS))
+def _hits(rng: np.random.Generator, count: Float64, p: Float64, redraws: int) -> Float64:
+    """Binomial(count, p) for each cell, `redraws` times; a cell of one row is a single comparison."""
+    hits = np.empty((len(count), redraws))
     single = count == 1
-    hits[single] = rng.random((int(single.sum()), REDRAWS)) < p[single, None]
+    hits[single] = rng.random((int(single.sum()), redraws)) < p[single, None]
     several = ~single
-    size = (int(several.sum()), REDRAWS)
+    size = (int(several.sum()), redraws)
     hits[several] = rng.binomial(count[several, None].astype(np.int64), p[several, None], size)
     return hits
 
 
 def _weighted_residuals(
-    rng: np.random.Generator, starts: Int64, confidence: Float64, weights: Float64
+    rng: np.random.Generator, starts: Int64, confidence: Float64, weights: Float64, redraws: int
 ) -> Float64:
     """With weights every row is drawn by itself, some redraws at a time."""
-    out = np.empty((len(starts), REDRAWS))
+    out = np.empty((len(starts), redraws))
     step = max(1, _CHUNK // len(confidence))
-    for first in range(0, REDRAWS, step):
-        last = min(first + step, REDRAWS)
+    for first in range(0, redraws, step):
+        last = min(first + step, redraws)
         hit = rng.random((len(confidence), last - first)) < confidence[:, None]
         out[:, first:last] = np.add.reduceat(weights[:, None] * (confidence[:, None] - hit), starts, axis=0)
     return out
-
-
-def _announced(scores: Scores) -> list[Callable[[], Int64]]:
-    return cast("list[Callable[[], Int64]]", scores.cached("announced", list))

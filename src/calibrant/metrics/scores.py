@@ -104,6 +104,11 @@ class Scores:
             return float(self.n)
         return float(self.weights.sum() ** 2 / (self.weights**2).sum())
 
+    @property
+    def weighting(self) -> int | None:
+        """A key for what depends on the weights."""
+        return None if self.weights is None else id(self.weights)
+
     def cached(self, key: object, make: Callable[[], object]) -> object:
         """A value that depends on the rows but not on the weights, made once."""
         if key not in self.cache:
@@ -132,6 +137,8 @@ class Scores:
         """The equal-width bin of each row's confidence."""
 
         def make() -> Array:
+            if bins == 1:
+                return np.zeros(self.n, dtype=np.int64)
             return width_index(torch.from_numpy(self.confidence), bins).numpy()
 
         return cast(Int64, self.cached(("width", bins), make))
@@ -146,16 +153,21 @@ class Scores:
 
 
 def check_weights(weights: ArrayLike, rows: int) -> Float64:
-    """Weights are finite, not negative, not all zero, one a row."""
+    """Weights are finite, not negative, not all zero, one a row; they come back with mean 1 where positive.
+
+    They say how much a row counts beside the others, so their scale means nothing.
+    """
     out = as_tensor(weights).detach().cpu().to(torch.float64).numpy()
     if out.shape != (rows,):
         raise InputError(f"weights have shape {out.shape}, but there are {rows} rows; give one weight a row")
     bad = np.flatnonzero(~(np.isfinite(out) & (out >= 0)))
     if len(bad):
         raise InputError(f"weight {out[bad[0]]} in row {bad[0]} is not a finite number of at least 0")
-    if not out.sum() > 0:
+    largest = out.max(initial=0.0)
+    if largest == 0:
         raise InputError("all weights are 0; at least one must be positive")
-    return out
+    out = out / largest  # equal weights become exactly 1
+    return cast(Float64, out / out[out > 0].mean())
 
 
 def _cpu(column: Tensor) -> Array:

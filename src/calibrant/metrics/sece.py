@@ -24,8 +24,9 @@ class SECE(CalibrationError):
 
     $\frac1N \sum_i |\hat a(c_i) - c_i|$ with the Nadaraya-Watson accuracy
     $\hat a(c) = \sum_j a_j K_h(c - c_j) / \sum_j K_h(c - c_j)$, $h$ the bandwidth, the row itself included and
-    accuracy hard. A bandwidth near 0 gives the mean of |correct - confidence|, a broad one |overconfidence|. It is
-    not unbiased: with few rows within a bandwidth it shows mostly noise (0.15 at N = 128 for a calibrated model).
+    accuracy hard. A bandwidth near 0 gives the mean of |correct - confidence|, a broad one that of |accuracy -
+    confidence| with one accuracy for all. It is not unbiased: with few rows within a bandwidth it shows mostly
+    noise (0.15 at N = 128 for a calibrated model).
     *Deviation:* the surrogate of the same name has all-pairs accuracy by default, so that it has a gradient.
     """
 

@@ -42,16 +42,13 @@ class TopLabelECE(CalibrationError):
         sums = bin_sums(index, scores.confidence64, scores.correct, int(index.max()) + 1, scores.weights)
         return float(np.abs(sums.residual).sum() / sums.mass.sum())
 
-    def announce(self, scores: Scores) -> None:
-        """Its cells are its own: bins of each predicted class."""
-
     def cells(self, scores: Scores, seed: int) -> Cells:
-        key = ("top-label cells", self.bins, seed, None if scores.weights is None else id(scores.weights))
+        key = ("top-label cells", self.bins, seed, scores.weighting)
         if key not in scores.cache:
             index = self._index(scores)
             order = np.argsort(index, kind="stable")
             starts = np.flatnonzero(np.diff(index[order], prepend=-1))
-            scores.cache[key] = draw(scores, order, starts, seed)
+            scores.cache[key] = draw(scores, order, starts, self.redraws, seed)
         return cast(Cells, scores.cache[key])
 
     def statistic(self, scores: Scores, cells: Cells, residual: Float64) -> Float64:
