@@ -10,7 +10,7 @@ from scipy import stats
 
 import calibrant as cal
 from calibrant.core.registry import describe
-from calibrant.metrics import calibration_error, classwise, redraws
+from calibrant.metrics import classwise
 from calibrant.metrics.calibration_error import CalibrationError
 
 Array = np.ndarray
@@ -31,10 +31,10 @@ def drawn_labels(probs: Array, rng: np.random.Generator) -> Array:
 def p_values() -> dict[str, Array]:
     """p of every calibration error on calibrated data; fewer redraws than usual, since p is exact for any number."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(redraws, "REDRAWS", REDRAWS)
+        for spec in SPECS:
+            patch.setattr(type(cal.metric(spec)), "redraws", REDRAWS)
         patch.setattr(classwise, "REDRAWS", REDRAWS)
         patch.setattr(classwise, "_LEAST", REDRAWS)
-        patch.setattr(calibration_error, "REDRAWS", REDRAWS)
         found: dict[str, list[float]] = {spec: [] for spec in SPECS}
         for seed in range(SETS):
             rng = np.random.default_rng([50, seed])
@@ -43,6 +43,7 @@ def p_values() -> dict[str, Array]:
             evaluation = cal.evaluate(cal.Predictions(logits, labels), SPECS, seed=seed)
             for spec, estimate in evaluation.items():
                 assert estimate.null is not None
+                assert estimate.null.redraws == REDRAWS
                 found[spec].append(estimate.null.p)
     return {spec: np.array(values) for spec, values in found.items()}
 
@@ -116,7 +117,7 @@ def test_three_names_of_one_number_have_the_same_null(draw) -> None:
     assert nulls[0] is not None
     for null in nulls[1:]:
         assert null is not None
-        # draws of their own: |normal| scatters by 0.76 of its mean, a thousand of them by 0.024, two by four times 0.034
+        # draws of their own: |normal| scatters by 0.76 of its mean, so two means of a thousand are 0.034 apart
         assert null.mean == pytest.approx(nulls[0].mean, rel=0.14)
         assert null.q95 == pytest.approx(nulls[0].q95, rel=0.2)
 
