@@ -95,7 +95,7 @@ def test_logits_have_the_spread() -> None:
     [
         ({"classes": 1}, "classes must be at least 2, not 1"),
         ({"spread": 0.0}, "spread must be positive"),
-        ({"error": 0.9}, "error must be below"),
+        ({"error": 0.9}, "error lies between 0 and 0.333"),
         ({"error": float("nan")}, "error"),
     ],
 )

@@ -44,6 +44,9 @@ def main(
     ] = False,
 ) -> None:
     """Confidence that can be trusted: measured with its uncertainty, compared, repaired."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):  # a terminal that knows only ASCII gets '?' instead of an error
+            stream.reconfigure(errors="replace")
 
 
 @contextmanager
@@ -65,6 +68,19 @@ def guarded() -> Iterator[None]:
     except BrokenPipeError:
         sys.stderr.close()
         raise typer.Exit(0) from None
+
+
+def metric_specs(given: list[str] | None) -> list[str] | None:
+    """The specs of every --metrics, split at commas; None if there was none."""
+    from calibrant.core.errors import SpecError
+    from calibrant.core.spec import split_specs
+
+    if not given:
+        return None
+    specs = [spec for text in given for spec in split_specs(text)]
+    if not specs:
+        raise SpecError("--metrics names no metric; write --metrics 'nll,ece(bins=15)'")
+    return specs
 
 
 def print_json(document: Any) -> None:

@@ -7,7 +7,16 @@ from typing import Annotated
 
 import typer
 
-from calibrant.cli import JsonOption, MetricsOption, SeedOption, app, guarded, print_json, progress
+from calibrant.cli import (
+    JsonOption,
+    MetricsOption,
+    SeedOption,
+    app,
+    guarded,
+    metric_specs,
+    print_json,
+    progress,
+)
 
 
 @app.command("compare")
@@ -22,11 +31,10 @@ def compare_command(
     """Paired difference of every metric (B minus A), with its interval and p."""
     with guarded():
         from calibrant.core.predictions import load
-        from calibrant.core.spec import split_specs
         from calibrant.metrics.compare import check_pair, compare
         from calibrant.metrics.evaluate import named
 
-        wanted = None if not metrics else [spec for text in metrics for spec in split_specs(text)]
+        wanted = metric_specs(metrics)
         named(wanted)
         first, second = load(a), load(b)
         check_pair(first, second)

@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from calibrant.cli import JsonOption, MetricsOption, SeedOption, app, guarded, print_json, progress
+from calibrant.cli import (
+    JsonOption,
+    MetricsOption,
+    SeedOption,
+    app,
+    guarded,
+    metric_specs,
+    print_json,
+    progress,
+)
 
 if TYPE_CHECKING:
     from calibrant.metrics.evaluate import Evaluation
@@ -34,7 +43,7 @@ def evaluate_command(
     """Every metric of a file of predictions, with its interval, its null, and a verdict."""
     with guarded():
         checks = [_parse_check(text) for text in fail_if or []]
-        wanted = None if not metrics else [spec for text in metrics for spec in _split(text)]
+        wanted = metric_specs(metrics)
         found = [_evaluate_file(path, wanted, [spec for spec, _, _ in checks], seed) for path in files]
         if json:
             documents = [evaluation.to_json() for evaluation, _ in found]
@@ -77,16 +86,6 @@ def evaluate_view(evaluation: Evaluation, shown: list[str]) -> Evaluation:
     from dataclasses import replace
 
     return replace(evaluation, estimates={spec: evaluation[spec] for spec in shown})
-
-
-def _split(text: str) -> list[str]:
-    from calibrant.core.errors import SpecError
-    from calibrant.core.spec import split_specs
-
-    found = split_specs(text)
-    if not found:
-        raise SpecError("--metrics names no metric; write --metrics 'nll,ece(bins=15)'")
-    return found
 
 
 def _parse_check(text: str) -> tuple[str, str, float]:

@@ -35,6 +35,7 @@ class Scores:
         self.classes: int | None = None
         self.top_label = isinstance(source, TopLabel)
         self.weights = None if weights is None else check_weights(weights, self.n)
+        self.weighting: object = object()  # part of every key in the cache whose value depends on the weights
         self._columns: dict[str, Array] = {}
         self.cache: dict[object, object] = {}
         if isinstance(source, TopLabel):
@@ -55,6 +56,7 @@ class Scores:
         other = object.__new__(Scores)
         other.__dict__.update(self.__dict__)
         other.weights = weights
+        other.weighting = object()
         return other
 
     def prepare(self, columns: Iterable[str]) -> None:
@@ -103,11 +105,6 @@ class Scores:
         if self.weights is None:
             return float(self.n)
         return float(self.weights.sum() ** 2 / (self.weights**2).sum())
-
-    @property
-    def weighting(self) -> int | None:
-        """A key for what depends on the weights."""
-        return None if self.weights is None else id(self.weights)
 
     def cached(self, key: object, make: Callable[[], object]) -> object:
         """A value that depends on the rows but not on the weights, made once."""
