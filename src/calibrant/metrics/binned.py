@@ -17,11 +17,10 @@ from calibrant.core.binning import (
     segment_sums,
     weighted_mass_starts,
 )
-from calibrant.core.contracts import Interval
 from calibrant.core.errors import CalibrantError
 from calibrant.core.registry import register
-from calibrant.metrics.calibration_error import CalibrationError
-from calibrant.metrics.intervals import binned_interval, grouped, too_few_rows
+from calibrant.metrics.calibration_error import BinnedError, CalibrationError
+from calibrant.metrics.intervals import Norm
 from calibrant.metrics.redraws import Cells
 from calibrant.metrics.scores import Scores
 
@@ -46,7 +45,7 @@ def mass_groups(scores: Scores, bins: int) -> Int64:
 
 @register("metrics", "ece", paper="naeini2015")
 @dataclass(frozen=True)
-class ECE(CalibrationError):
+class ECE(BinnedError):
     r"""Expected calibration error: how far confidence and accuracy are apart, averaged over equal-width bins.
 
     $\sum_b \frac{n_b}{N} |\mathrm{conf}_b - \mathrm{acc}_b|$ over bins $(l, u]$ of the top-label confidence.
@@ -56,6 +55,7 @@ class ECE(CalibrationError):
     """
 
     bins: int = 15
+    norm: ClassVar[Norm] = "l1"
     population: ClassVar[str] = "the same bins on infinitely many rows: E|E[confidence - correct | bin]|"
 
     def __post_init__(self) -> None:
@@ -68,19 +68,13 @@ class ECE(CalibrationError):
     def groups(self, scores: Scores) -> Int64:
         return width_groups(scores, self.bins)
 
-    def objection(self, scores: Scores) -> str | None:
-        return too_few_rows(scores, self.bins)
-
-    def interval(self, scores: Scores, seed: int) -> Interval:
-        return binned_interval(grouped(scores, self.groups(scores)), "l1", seed)
-
     def statistic(self, scores: Scores, cells: Cells, residual: Float64) -> Float64:
         return cast(Float64, np.abs(cells.group(self.groups(scores), residual)).sum(0) / cells.total)
 
 
 @register("metrics", "rmsce", paper="hendrycks2019")
 @dataclass(frozen=True)
-class RMSCE(CalibrationError):
+class RMSCE(BinnedError):
     r"""Root mean square calibration error: like `ece`, but large gaps count for more.
 
     $\sqrt{\sum_b \frac{n_b}{N} (\mathrm{conf}_b - \mathrm{acc}_b)^2}$ over equal-width bins; never below `ece` with
@@ -89,6 +83,7 @@ class RMSCE(CalibrationError):
     """
 
     bins: int = 15
+    norm: ClassVar[Norm] = "l2"
     population: ClassVar[str] = (
         "the same bins on infinitely many rows: root of E[E[confidence - correct | bin]^2]"
     )
@@ -102,12 +97,6 @@ class RMSCE(CalibrationError):
 
     def groups(self, scores: Scores) -> Int64:
         return width_groups(scores, self.bins)
-
-    def objection(self, scores: Scores) -> str | None:
-        return too_few_rows(scores, self.bins)
-
-    def interval(self, scores: Scores, seed: int) -> Interval:
-        return binned_interval(grouped(scores, self.groups(scores)), "l2", seed)
 
     def statistic(self, scores: Scores, cells: Cells, residual: Float64) -> Float64:
         groups = self.groups(scores)
@@ -160,7 +149,7 @@ class MCE(CalibrationError):
 
 @register("metrics", "ace", paper="nguyen2015")
 @dataclass(frozen=True)
-class ACE(CalibrationError):
+class ACE(BinnedError):
     r"""Adaptive calibration error: `ece` over bins with equally many rows.
 
     The rows sorted by confidence are cut into `bins` groups of equal size (the first N mod bins one larger);
@@ -171,6 +160,7 @@ class ACE(CalibrationError):
     """
 
     bins: int = 15
+    norm: ClassVar[Norm] = "l1"
     population: ClassVar[str] = "bins at the quantiles of confidence: E|E[confidence - correct | bin]|"
 
     def __post_init__(self) -> None:
@@ -185,12 +175,6 @@ class ACE(CalibrationError):
 
     def groups(self, scores: Scores) -> Int64:
         return mass_groups(scores, self.bins)
-
-    def objection(self, scores: Scores) -> str | None:
-        return too_few_rows(scores, self.bins)
-
-    def interval(self, scores: Scores, seed: int) -> Interval:
-        return binned_interval(grouped(scores, self.groups(scores)), "l1", seed)
 
     def statistic(self, scores: Scores, cells: Cells, residual: Float64) -> Float64:
         return cast(Float64, np.abs(cells.group(self.groups(scores), residual)).sum(0) / cells.total)

@@ -12,7 +12,8 @@ from typing import ClassVar, cast
 import numpy as np
 
 from calibrant.core.binning import Float64, Int64
-from calibrant.core.contracts import Better, Null
+from calibrant.core.contracts import Better, Interval, Null
+from calibrant.metrics.intervals import Norm, binned_interval, grouped, too_few_rows
 from calibrant.metrics.metric import Metric
 from calibrant.metrics.redraws import (
     BINNED,
@@ -66,6 +67,19 @@ class CalibrationError(Metric):
         drawn = self.statistic(scores, cells, cells.draws)
         observed = self.statistic(scores, cells, cells.residual)[0]
         return summarise(self.link(drawn), drawn, observed)
+
+
+class BinnedError(CalibrationError):
+    """The interface of an error over bins that gets its interval by inverting a test on the gaps of its bins."""
+
+    bins: int
+    norm: ClassVar[Norm]
+
+    def objection(self, scores: Scores) -> str | None:
+        return too_few_rows(scores, self.bins)
+
+    def interval(self, scores: Scores, seed: int) -> Interval:
+        return binned_interval(grouped(scores, self.groups(scores)), self.norm, seed)
 
 
 def summarise(values: Float64, statistics: Float64, observed: float) -> Null:

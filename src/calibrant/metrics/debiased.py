@@ -16,17 +16,16 @@ from calibrant.core.binning import (
     segment_sums,
     weighted_mass_starts,
 )
-from calibrant.core.contracts import Interval
 from calibrant.core.registry import register
-from calibrant.metrics.calibration_error import CalibrationError
-from calibrant.metrics.intervals import binned_interval, grouped, too_few_rows
+from calibrant.metrics.calibration_error import BinnedError
+from calibrant.metrics.intervals import Norm
 from calibrant.metrics.redraws import Cells
 from calibrant.metrics.scores import Scores
 
 
 @register("metrics", "debiased_ece", paper="kumar2019verified")
 @dataclass(frozen=True)
-class DebiasedECE(CalibrationError):
+class DebiasedECE(BinnedError):
     r"""Debiased L2 calibration error: near 0 for a calibrated model where `ece` and `rmsce` show their noise.
 
     $\sqrt{\max(0, \sum_b \frac{n_b}{N} [\mathrm{gap}_b^2 - \frac{a_b (1 - a_b)}{n_b - 1}])}$ over bins whose edges
@@ -37,6 +36,7 @@ class DebiasedECE(CalibrationError):
     """
 
     bins: int = 15
+    norm: ClassVar[Norm] = "debiased"
     population: ClassVar[str] = (
         "bins at the quantiles of confidence: root of E[E[confidence - correct | bin]^2]"
     )
@@ -67,12 +67,6 @@ class DebiasedECE(CalibrationError):
         starts = np.searchsorted(ordered, (last + first) / 2, side="right")
         starts = np.unique(np.concatenate([np.zeros(1, dtype=np.int64), starts]))
         return cast(Int64, starts[starts < scores.n])
-
-    def objection(self, scores: Scores) -> str | None:
-        return too_few_rows(scores, self.bins)
-
-    def interval(self, scores: Scores, seed: int) -> Interval:
-        return binned_interval(grouped(scores, self.groups(scores)), "debiased", seed)
 
     def statistic(self, scores: Scores, cells: Cells, residual: Float64) -> Float64:
         groups = self.groups(scores)
