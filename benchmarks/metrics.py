@@ -30,6 +30,8 @@ from calibrant.metrics.scores import Scores
 from tables import markdown, rewrite
 
 warnings.filterwarnings("ignore")
+HERE = str(Path(__file__).resolve().parent)
+sys.path[:] = [p for p in sys.path if p != HERE]  # peers import a package called coverage, which is not ours
 
 SIZES = [(10_000, 10), (10_000, 100), (50_000, 1000), (1_000_000, 10), (1_000_000, 100)]
 SORTED = ("ace(bins=15)", "debiased_ece(bins=15)", "auroc")
@@ -224,7 +226,7 @@ def peak_mb(spec: str, n: int, k: int) -> float:
     """Peak resident memory of one metric above the loaded logits, in a process of its own."""
     code = f"""
 import resource, sys, torch
-sys.path.insert(0, {str(Path(__file__).parent)!r})
+sys.path.insert(0, {HERE!r})
 from metrics import data
 from calibrant import Predictions, metric
 from calibrant.metrics.scores import Scores

@@ -43,11 +43,16 @@ def edges(bins: int, dtype: torch.dtype = torch.float64) -> Tensor:
 def width_index(values: Tensor, bins: int) -> Tensor:
     """The equal-width bin, 0 to bins - 1, of each value in [0, 1]."""
     edge = edges(bins, values.dtype).to(values.device)
-    index = (values * bins).ceil_().to(torch.int64).sub_(1).clamp_(0, bins - 1)
-    index -= (values <= edge[index]).long()  # the product above may be off by one unit in the last place
-    index.clamp_(min=0)
-    index += (values > edge[index + 1]).long()
-    return index.clamp_(max=bins - 1)
+    scaled = values * bins
+    index = scaled.ceil().to(torch.int64).sub_(1).clamp_(0, bins - 1)
+    # the product may be off by some units in the last place: near an edge, the edge itself decides
+    near = (scaled - scaled.round()).abs_() <= 4 * bins * torch.finfo(values.dtype).eps
+    doubtful = torch.nonzero(near)[:, 0] if values.dim() == 1 else torch.nonzero(near, as_tuple=True)
+    if near.any():
+        value, guess = values[doubtful], index[doubtful]
+        guess = (guess - (value <= edge[guess]).long()).clamp_(min=0)
+        index[doubtful] = (guess + (value > edge[guess + 1]).long()).clamp_(max=bins - 1)
+    return index
 
 
 def mass_starts(rows: int, bins: int) -> Int64:
@@ -71,11 +76,6 @@ def weighted_mass_starts(weights: Float64, bins: int) -> Int64:
     return np.flatnonzero(np.diff(group, prepend=0)).astype(np.int64)
 
 
-def fixed(values: Float64) -> Int64:
-    """Round to 30 fractional bits: what sums are made of."""
-    return np.rint(values * ONE).astype(np.int64)
-
-
 def fixed_sums(index: Int64, values: Float64, bins: int, *, unit: bool = True) -> Int64:
     """Exact int64 sums by bin of the fixed-point values; `unit` promises values in [0, 1], which is faster.
 
@@ -84,13 +84,14 @@ def fixed_sums(index: Int64, values: Float64, bins: int, *, unit: bool = True) -
     total = np.zeros(bins, dtype=np.int64)
     for start in range(0, len(values), _EXACT_ROWS):
         block = slice(start, start + _EXACT_ROWS)
+        where = torch.from_numpy(index[block])
+        scaled = torch.from_numpy(values[block]).mul(ONE).round_()
         if unit:
-            total += np.bincount(index[block], np.rint(values[block] * ONE), bins).astype(np.int64)
+            total += torch.bincount(where, scaled, bins).long().numpy()
         else:
-            whole = fixed(values[block])
-            low, high = whole & 0x3FFFFFF, whole >> 26  # two halves whose float64 sums stay exact
-            total += np.bincount(index[block], low.astype(np.float64), bins).astype(np.int64)
-            total += np.bincount(index[block], high.astype(np.float64), bins).astype(np.int64) << 26
+            whole = scaled.long()
+            for half, shift in ((whole & 0x3FFFFFF, 0), (whole >> 26, 26)):  # whose float64 sums stay exact
+                total += torch.bincount(where, half.double(), bins).long().numpy() << shift
     return total
 
 
@@ -137,7 +138,8 @@ def bin_sums(
 ) -> BinSums:
     """Sum rows into bins; `index` says the bin of each row."""
     if weights is None:
-        both = np.bincount(index * 2 + correct, minlength=2 * bins).reshape(bins, 2)
+        split = torch.from_numpy(index).mul(2).add_(torch.from_numpy(correct))
+        both = torch.bincount(split, minlength=2 * bins).numpy().reshape(bins, 2)
         count = both.sum(1)
         return BinSums(count, count * ONE, fixed_sums(index, confidence, bins), both[:, 1] * ONE)
     count = np.bincount(index, minlength=bins)

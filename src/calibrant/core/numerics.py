@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 BLOCK = 1 << 19  # elements in a block: two megabytes of float32
+_NARROW = 32
 Array = np.ndarray
 
 
@@ -45,55 +46,52 @@ def working_dtype(dtype: torch.dtype) -> torch.dtype:
 def row_pass(
     logits: Tensor, labels: Tensor, *, predicted: bool = False, nll: bool = False, brier: bool = False
 ) -> Rows:
-    """Top confidence and correctness of each row, and what else is asked for, from logits."""
-    n, k = logits.shape
-    dtype, device = working_dtype(logits.dtype), logits.device
-    conf = torch.empty(n, dtype=dtype, device=device)
-    top = torch.empty(n, dtype=dtype, device=device)
+    """Top confidence and correctness of each row, and what else is asked for, from logits.
+
+    The probability of the label is set apart and the largest of the others is found: a right answer is one that is
+    above it. Where the two are equal, in exact ties and where rounding made them so, the logits decide.
+    """
+    n, dtype, device = len(logits), working_dtype(logits.dtype), logits.device
     at_label = torch.empty(n, dtype=dtype, device=device)
+    other = torch.empty(n, dtype=dtype, device=device)
     square = torch.empty(n if brier else 0, dtype=dtype, device=device)
     first = torch.empty(n if predicted else 0, dtype=torch.int64, device=device)
-    scratch = torch.empty((max(1, BLOCK // k), k), dtype=dtype, device=device)
-    for rows in blocks(n, k):
-        z = logits[rows]
-        if z.dtype != dtype:
-            z = z.to(dtype)
-        if predicted:
-            peak, first[rows] = z.max(dim=1)
-        else:
-            peak = z.amax(dim=1)
-        e = scratch[: len(z)]
-        torch.sub(z, peak[:, None], out=e)
-        e.exp_()
-        torch.sum(e, 1, out=conf[rows])
+    for rows, p, total in _unscaled_blocks(logits):
+        label = labels[rows, None]
+        torch.gather(p, 1, label, out=at_label[rows, None])
         if brier:
-            torch.linalg.vector_norm(e, dim=1, out=square[rows])
-        top[rows] = peak
-        at_label[rows] = z.gather(1, labels[rows, None])[:, 0]
-    correct = first == labels if predicted else _hits(logits, labels, at_label == top, conf)
-    log_p = None
-    if nll or brier:
-        log_p = at_label.double() - top - conf.double().log()
-    score = None
-    if brier and log_p is not None:
-        score = ((square.double() / conf) ** 2 - 2 * log_p.exp() + 1).clamp_(min=0)
-    return Rows(
-        conf.reciprocal_(),
-        correct,
-        first if predicted else None,
-        0 - log_p if nll and log_p is not None else None,
-        score,
-    )
+            torch.linalg.vector_norm(p, dim=1, out=square[rows])
+        p.scatter_(1, label, 0)
+        torch.amax(p, 1, out=other[rows])
+        if total is not None:
+            for column in (at_label, other, square) if brier else (at_label, other):
+                column[rows].div_(total)
+        if predicted:
+            first[rows] = logits[rows].argmax(dim=1)
+    correct = first == labels if predicted else _hits(logits, labels, at_label, other)
+    loss = _log_loss(logits, labels, at_label) if nll else None
+    score = (square.double() ** 2 - 2 * at_label.double() + 1).clamp_(0, 2) if brier else None
+    return Rows(torch.maximum(at_label, other), correct, first if predicted else None, loss, score)
 
 
-def _hits(scores: Tensor, labels: Tensor, reaches_top: Tensor, total: Tensor) -> Tensor:
-    """Rows whose label is the first of the largest scores; a tie needs a softmax sum of 2 or more to be possible."""
-    doubtful = torch.nonzero(reaches_top & (total >= 2))[:, 0]
-    if len(doubtful):
-        for rows in blocks(len(doubtful), scores.shape[1]):
-            part = doubtful[rows]
-            reaches_top[part] = scores[part].argmax(dim=1) == labels[part]
-    return reaches_top
+def _hits(logits: Tensor, labels: Tensor, at_label: Tensor, other: Tensor) -> Tensor:
+    """Rows whose label is the first of the largest logits."""
+    hit = at_label > other
+    doubtful = torch.nonzero(at_label == other)[:, 0]
+    for rows in blocks(len(doubtful), logits.shape[1]):
+        part = doubtful[rows]
+        hit[part] = logits[part].argmax(dim=1) == labels[part]
+    return hit
+
+
+def _log_loss(logits: Tensor, labels: Tensor, at_label: Tensor) -> Tensor:
+    """-ln of the label's probability in float64; where that underflows, from the logits themselves."""
+    loss = 0 - at_label.double().log()
+    lost = torch.nonzero(at_label < 1e8 * torch.finfo(at_label.dtype).tiny)[:, 0]
+    for rows in blocks(len(lost), logits.shape[1]):
+        part = lost[rows]
+        loss[part] = -logits[part].double().log_softmax(1).gather(1, labels[part, None])[:, 0]
+    return loss
 
 
 def row_pass_probs(probs: Tensor, labels: Tensor, *, brier: bool = False) -> Rows:
@@ -116,21 +114,33 @@ def row_pass_probs(probs: Tensor, labels: Tensor, *, brier: bool = False) -> Row
 
 
 def probability_blocks(logits: Tensor, probs: Tensor | None = None) -> Iterator[tuple[slice, Tensor]]:
-    """Softmax probabilities block by block; each block is overwritten by the next."""
+    """Softmax probabilities block by block; a block may be written to, and is overwritten by the next."""
     n, k = logits.shape
     if probs is not None:
         for rows in blocks(n, k):
-            yield rows, probs[rows].to(working_dtype(probs.dtype))
+            yield rows, probs[rows].to(working_dtype(probs.dtype), copy=True)
         return
+    for rows, p, total in _unscaled_blocks(logits):
+        yield rows, p if total is None else p.div_(total[:, None])
+
+
+def _unscaled_blocks(logits: Tensor) -> Iterator[tuple[slice, Tensor, Tensor | None]]:
+    """Blocks of softmax probabilities, or of what is left to be divided by each row's total.
+
+    The fused softmax is the fastest on long rows; on short ones plain steps are several times faster than it.
+    """
+    n, k = logits.shape
     dtype = working_dtype(logits.dtype)
     scratch = torch.empty((max(1, BLOCK // k), k), dtype=dtype, device=logits.device)
     for rows in blocks(n, k):
-        z = logits[rows].to(dtype)
-        e = scratch[: len(z)]
-        torch.sub(z, z.amax(dim=1, keepdim=True), out=e)
-        e.exp_()
-        e.div_(e.sum(dim=1, keepdim=True))
-        yield rows, e
+        z, p = logits[rows].to(dtype), scratch[: rows.stop - rows.start]
+        if k > _NARROW:
+            torch.softmax(z, 1, out=p)
+            yield rows, p, None
+        else:
+            torch.sub(z, z.amax(dim=1, keepdim=True), out=p)
+            p.exp_()
+            yield rows, p, p.sum(dim=1)
 
 
 def exact_sum(values: Array) -> float:
