@@ -1,8 +1,9 @@
 """What mkdocs fills in: pages made from the registry, from the bibliography and from files of the root.
 
-Three markers are replaced, each alone on its line:
+Four markers are replaced, each alone on its line:
 
     <!-- registry:KIND -->    a section for every registered piece of that kind
+    <!-- plot:SPEC,... -->    the curves of some losses in one figure
     <!-- references -->       every entry of references.bib
     <!-- file:NAME -->        a Markdown file of the repository's root, without its first heading
 """
@@ -13,9 +14,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+try:
+    import plots  # mkdocs puts the folder of a hook on the path
+except ModuleNotFoundError:
+    from docs import plots
+
 HERE = Path(__file__).resolve().parent
 BIBLIOGRAPHY = HERE / "references.bib"
-MARKER = re.compile(r"^<!-- (registry|references|file)(?::([\w.-]+))? -->$", re.MULTILINE)
+MARKER = re.compile(r"^<!-- (registry|references|file|plot)(?::([^>]+?))? -->$", re.MULTILINE)
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
@@ -31,11 +37,21 @@ def registry(kind: str) -> str:
     return "\n\n".join(section(entry) for entry in entries) if entries else f"There are no {kind} yet."
 
 
+def plot(specs: str) -> str:
+    """One figure with the curves of some losses."""
+    from calibrant.core.spec import split_specs
+
+    return plots.figure(split_specs(specs), reference=False, label=f"Loss and gradient of {specs}")
+
+
 def section(entry: Any) -> str:
     """One piece: its name and canonical form, what it says of itself, its parameters and its paper."""
     from calibrant.core.registry import type_name
 
     parts = [f"## `{entry.name}`", f"`{entry.canonical}`", prose(entry.doc)]
+    drawn = plots.entry_plot(entry)
+    if drawn:
+        parts.append(drawn)
     facts = [(label, getattr(entry.piece, name, None)) for label, name in FACTS]
     shown = [f"**{label}:** {describe_fact(value)}" for label, value in facts if is_fact(value)]
     if entry.paper:
@@ -166,4 +182,9 @@ ROOT_PAGES = {
     "SECURITY.md": "security.md",
     "CHANGELOG.md": "changelog.md",
 }
-MAKERS: dict[str, Callable[[str], str]] = {"registry": registry, "references": references, "file": file}
+MAKERS: dict[str, Callable[[str], str]] = {
+    "registry": registry,
+    "references": references,
+    "file": file,
+    "plot": plot,
+}

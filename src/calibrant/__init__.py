@@ -9,9 +9,10 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from calibrant import data, metrics
+    from calibrant import data, losses, metrics, surrogates
     from calibrant.core.contracts import Estimate, Null
     from calibrant.core.errors import CalibrantError, InputError, SpecError
+    from calibrant.core.objective import Objective, loss
     from calibrant.core.predictions import Predictions, TopLabel
     from calibrant.metrics.compare import Comparison, compare
     from calibrant.metrics.evaluate import Evaluation, evaluate, metric
@@ -24,6 +25,8 @@ _HOME = {
     "SpecError": "core.errors",
     "Estimate": "core.contracts",
     "Null": "core.contracts",
+    "Objective": "core.objective",
+    "loss": "core.objective",
     "Predictions": "core.predictions",
     "TopLabel": "core.predictions",
     "Evaluation": "metrics.evaluate",
@@ -32,7 +35,7 @@ _HOME = {
     "Comparison": "metrics.compare",
     "compare": "metrics.compare",
 }
-_ROOMS = {"data", "metrics"}
+_ROOMS = {"data", "losses", "metrics", "surrogates"}
 
 __all__ = [
     "CalibrantError",
@@ -41,6 +44,7 @@ __all__ = [
     "Evaluation",
     "InputError",
     "Null",
+    "Objective",
     "Predictions",
     "SpecError",
     "TopLabel",
@@ -48,8 +52,11 @@ __all__ = [
     "compare",
     "data",
     "evaluate",
+    "loss",
+    "losses",
     "metric",
     "metrics",
+    "surrogates",
 ]
 
 

@@ -24,7 +24,14 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGES = ["README.md", "docs/index.md", "docs/predictions.md", "docs/uncertainty.md", "docs/cli.md"]
+PAGES = [
+    "README.md",
+    "docs/index.md",
+    "docs/predictions.md",
+    "docs/uncertainty.md",
+    "docs/cli.md",
+    "docs/losses.md",
+]
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 KINDS = {"python", "bash", "console", "json", "text"}
 ENVIRONMENT = {"NO_COLOR": "1", "TERM": "dumb", "COLUMNS": "100"}

@@ -39,6 +39,9 @@ ROOMS: dict[str, tuple[str, ...]] = {
 
 T = TypeVar("T")
 
+CONVENTION: dict[str, Any] = {"convention": True}
+"""Metadata of a field with a convention for its default, such as `ignore_index`: a spec shows it when it differs."""
+
 
 @dataclass(frozen=True)
 class Parameter:
@@ -48,6 +51,11 @@ class Parameter:
     type: Any
     default: Any
     required: bool
+    convention: bool = False
+
+    def is_shown(self, value: Any) -> bool:
+        """Whether a canonical spec writes this value out: always, but for a convention that is kept."""
+        return not (self.convention and value == self.default)
 
 
 @dataclass(frozen=True)
@@ -67,7 +75,11 @@ class Entry:
         """The piece with every default written out, as far as it has defaults: `ece(bins=15)`."""
         from calibrant.core.spec import show_value
 
-        shown = [f"{p.name}={show_value(p.default)}" for p in self.parameters if not p.required]
+        shown = [
+            f"{p.name}={show_value(p.default)}"
+            for p in self.parameters
+            if not p.required and not p.convention
+        ]
         return f"{self.name}({', '.join(shown)})" if shown else self.name
 
 
@@ -128,14 +140,15 @@ def name_of(piece: object) -> str:
 
 
 def parameters(piece: type) -> tuple[Parameter, ...]:
-    """The hyper-parameters of a piece: its dataclass fields, with resolved types."""
+    """The hyper-parameters of a piece: its dataclass fields with resolved types, those with a convention last."""
     hints = typing.get_type_hints(piece)
     found = []
     for f in fields(piece):
         required = f.default is MISSING and f.default_factory is MISSING
         default = f.default_factory() if f.default_factory is not MISSING else f.default
-        found.append(Parameter(f.name, hints[f.name], None if required else default, required))
-    return tuple(found)
+        convention = bool(f.metadata.get("convention"))
+        found.append(Parameter(f.name, hints[f.name], None if required else default, required, convention))
+    return tuple(sorted(found, key=lambda parameter: parameter.convention))
 
 
 def describe(kind: str) -> list[Entry]:
@@ -153,6 +166,8 @@ def type_name(hint: Any) -> str:
     """How a parameter's type is called in messages and tables."""
     if typing.get_origin(hint) is typing.Literal:
         return " or ".join(repr(value) for value in typing.get_args(hint))
+    if typing.get_origin(hint) is tuple:
+        return "numbers such as (1, 2)"
     if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
         return " or ".join(type_name(a) for a in typing.get_args(hint))
     return "None" if hint is type(None) else getattr(hint, "__name__", str(hint))

@@ -1,8 +1,9 @@
 """Spec strings, the one configuration language: `focal(gamma=3)`, `ce + 0.01*lp_norm(p=1)`, `ece(bins=15)`.
 
 A spec is parsed with `ast` and never evaluated. It is a sum of terms; a term is a name with keyword arguments and
-an optional number in front; an argument is a number, a string, True, False, None or another spec. It prints back
-in one canonical form in which every parameter stands, so that a changed default changes every hash made of it.
+an optional number in front; an argument is a number, a string, True, False, None, numbers such as `(1, 2)` or another
+spec. It prints back in one canonical form in which every parameter stands, so that a changed default changes every
+hash made of it; only conventions (`ignore_index=-100`, no class weights) are left out while they are kept.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from calibrant.core.errors import CalibrantError, SpecError, nearest
 from calibrant.core.registry import lookup, name_of, parameters, type_name
 
 _LONGEST = 2000
-Value = Any  # int | float | str | bool | None | Call, as parsed
+Value = Any  # int | float | str | bool | None | tuple of numbers | Call, as parsed
 
 
 @dataclass(frozen=True)
@@ -105,7 +106,8 @@ def make(call: Call, kind: str) -> Any:
 
 def canonical(piece: Any) -> str:
     """The one printed form of an instance: every parameter, in the order of its fields."""
-    shown = [f"{p.name}={show_value(getattr(piece, p.name))}" for p in parameters(type(piece))]
+    values = [(p, getattr(piece, p.name)) for p in parameters(type(piece))]
+    shown = [f"{p.name}={show_value(value)}" for p, value in values if p.is_shown(value)]
     return f"{name_of(piece)}({', '.join(shown)})" if shown else name_of(piece)
 
 
@@ -129,6 +131,8 @@ def show_value(value: Any) -> str:
         return str(int(value))
     if isinstance(value, int | float):
         return repr(value)
+    if isinstance(value, tuple):
+        return f"({', '.join(show_value(v) for v in value)}{',' if len(value) == 1 else ''})"
     if isinstance(value, Call | Spec):
         return str(value)
     return canonical(value)
@@ -212,16 +216,24 @@ def _literal(node: ast.expr, source: str) -> Value:
         ):
             value = _literal(number, source)
             return -value if isinstance(op, ast.USub) else value
+        case ast.Tuple(elts=elements) | ast.List(elts=elements):
+            values = tuple(_literal(element, source) for element in elements)
+            if not all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
+                raise SpecError(f"in {_short(source)}, '{ast.unparse(node)}' must hold numbers only")
+            return values
         case ast.Name() | ast.Call():
             return _call(node, source)
     raise SpecError(
-        f"in {_short(source)}, '{ast.unparse(node)}' is no number, string, True, False, None or spec"
+        f"in {_short(source)}, '{ast.unparse(node)}' is no number, list of numbers, string, True, False, None or spec"
     )
 
 
 def _coerce(value: Value, hint: Any, where: str, kind: str) -> Any:
     options = typing.get_args(hint) if typing.get_origin(hint) is not typing.Literal else ()
-    if options:  # a union such as float | None
+    if typing.get_origin(hint) is tuple:
+        if isinstance(value, tuple):
+            return tuple(_coerce(item, options[0], where, kind) for item in value)
+    elif options:  # a union such as float | None
         for option in options:
             try:
                 return _coerce(value, option, where, kind)
