@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant import Predictions, evaluate, metric
+from calibrant import Predictions, TopLabel, evaluate, metric
 from calibrant.metrics.calibration_error import CalibrationError
 from calibrant.metrics.evaluate import DEFAULT
 from calibrant.metrics.metric import Metric, estimates
@@ -37,6 +37,7 @@ SIZES = [(10_000, 10), (10_000, 100), (50_000, 1000), (1_000_000, 10), (1_000_00
 SORTED = ("ace(bins=15)", "debiased_ece(bins=15)", "auroc")
 ONE_PASS = [s for s in DEFAULT if s not in (*SORTED, "classwise_ece(bins=15)")]
 BINNED = ["ece", "mce", "rmsce", "ace", "debiased_ece", "top_label_ece", "classwise_ece"]
+FROM_CONFIDENCES = ("smece", "auroc")  # peers start from (confidence, correct), and so does ours
 Timed = Callable[[], Any]
 
 
@@ -82,7 +83,6 @@ def peers(name: str, logits: Tensor, probs: Tensor, labels: Tensor) -> dict[str,
             ),
             "torchmetrics": lambda: tm.multiclass_calibration_error(probs, labels, k, n_bins=15),
             "netcal": lambda: netcal.metrics.ECE(15).measure(p, y),
-            "relplot": lambda: relplot.metrics.binnedECE(c, a, 15),
             "probmetrics": lambda: probmetrics.metrics.Metrics.from_names(
                 ["ece-15"]
             ).compute_all_from_labels_logits(labels, logits),
@@ -95,10 +95,10 @@ def peers(name: str, logits: Tensor, probs: Tensor, labels: Tensor) -> dict[str,
             "torchmetrics": lambda: tm.multiclass_calibration_error(probs, labels, k, n_bins=15, norm="l2")
         },
         "ace": {"netcal": lambda: netcal.metrics.ECE(15, equal_intervals=False).measure(p, y)},
-        "smece": {"relplot, from confidences": lambda: relplot.smECE(c, a)},
+        "smece": {"relplot": lambda: relplot.smECE(c, a)},
         "auroc": {
-            "torchmetrics, from confidences": lambda: tm.binary_auroc(conf, (predicted == labels).long()),
-            "scikit-learn, from confidences": lambda: roc_auc_score(a, c),
+            "torchmetrics": lambda: tm.binary_auroc(conf, (predicted == labels).long()),
+            "scikit-learn": lambda: roc_auc_score(a, c),
         },
         "classwise_ece": {"pycalib": lambda: pycalib.metrics.classwise_ECE(one_hot, p, bins=15)}
         if one_hot is not None
@@ -114,9 +114,14 @@ def value_table(sizes: list[tuple[int, int]], budget: float) -> None:
     for n, k in sizes:
         logits, labels = data(n, k)
         probs = logits.softmax(1)
+        confidence, predicted = probs.max(1)
+        pairs = TopLabel(confidence, predicted == labels)
         for name in ("ece", "mce", "rmsce", "ace", "classwise_ece", "smece", "auroc"):
             ours = metric(name)
-            mine = median_ms(partial(ours, logits, labels), budget)
+            if name in FROM_CONFIDENCES:
+                mine = median_ms(lambda ours=ours, pairs=pairs: ours.value(Scores(pairs)), budget)
+            else:
+                mine = median_ms(partial(ours, logits, labels), budget)
             taken = {}
             for peer, work in peers(name, logits, probs, labels).items():
                 try:
@@ -225,18 +230,21 @@ def evaluate_table(budget: float) -> None:
 def peak_mb(spec: str, n: int, k: int) -> float:
     """Peak resident memory of one metric above the loaded logits, in a process of its own."""
     code = f"""
-import resource, sys, torch
-sys.path.insert(0, {HERE!r})
+import sys, torch
+from pathlib import Path
+sys.path.append({HERE!r})
 from metrics import data
-from calibrant import Predictions, metric
-from calibrant.metrics.scores import Scores
+from calibrant import metric
 m = metric({spec!r})
-small = data(2000, 10); m(*small)
+m(*data(2000, 10))
 logits = torch.randn({n}, {k}); labels = torch.randint(0, {k}, ({n},))
-peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-before = peak()
+def memory(name):
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(name)) / 1024
+Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far
+before = memory("VmRSS:")
 m(logits, labels)
-print(peak() - before)
+print(memory("VmHWM:") - before)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     return float(done.stdout)

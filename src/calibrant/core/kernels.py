@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 
 DENSE = 2048
 Array = np.ndarray
@@ -26,9 +27,11 @@ class Stencil:
     def spread(self, mass: Array | None = None) -> Array:
         """Move the mass of the points (1 each, unless given) onto the cells + 1 nodes."""
         out = np.zeros(self.cells + 1)
+        base = torch.from_numpy(self.base)
+        moved = None if mass is None else torch.from_numpy(np.ascontiguousarray(mass, dtype=np.float64))
         for offset, weight in enumerate(self.weights):
-            part = weight if mass is None else weight * mass
-            out[offset : offset + self.cells - 2] += np.bincount(self.base, part, self.cells - 2)
+            part = torch.from_numpy(weight) if moved is None else torch.from_numpy(weight) * moved
+            out[offset : offset + self.cells - 2] += torch.bincount(base, part, self.cells - 2).numpy()
         return out
 
     def read(self, values: Array) -> Array:
@@ -41,11 +44,14 @@ class Stencil:
 
 def stencil(points: Array, cells: int) -> Stencil:
     """Cubic Lagrange weights of points in [0, 1] on a grid of cells + 1 nodes; near the ends they are one-sided."""
-    position = points.astype(np.float64) * cells
-    base = np.clip(np.floor(position).astype(np.int64) - 1, 0, cells - 3)
-    t = position - base  # in [1, 2] inside, in [0, 3] at the ends
+    position = torch.from_numpy(np.ascontiguousarray(points, dtype=np.float64)) * cells
+    base = position.floor().long().sub_(1).clamp_(0, cells - 3)
+    t = position.sub_(base)  # in [1, 2] inside, in [0, 3] at the ends
     t1, t2, t3 = t - 1, t - 2, t - 3
-    return Stencil(base, (t1 * t2 * t3 / -6, t * t2 * t3 / 2, t * t1 * t3 / -2, t * t1 * t2 / 6), cells)
+    left, right = t1 * t2, t * t3
+    weights = (left * t3 / -6, right * t2 / 2, right * t1 / -2, left * t / 6)
+    first, second, third, fourth = (weight.numpy() for weight in weights)
+    return Stencil(base.numpy(), (first, second, third, fourth), cells)
 
 
 def gaussian_cells(bandwidth: float) -> int:

@@ -17,6 +17,7 @@ from torch import Tensor
 
 BLOCK = 1 << 19  # elements in a block: two megabytes of float32
 _NARROW = 32
+_SAFE = 80.0
 Array = np.ndarray
 
 
@@ -134,13 +135,17 @@ def _unscaled_blocks(logits: Tensor) -> Iterator[tuple[slice, Tensor, Tensor | N
     scratch = torch.empty((max(1, BLOCK // k), k), dtype=dtype, device=logits.device)
     for rows in blocks(n, k):
         z, p = logits[rows].to(dtype), scratch[: rows.stop - rows.start]
-        if k > _NARROW:
+        if k > _NARROW or z.device.type != "cpu":
             torch.softmax(z, 1, out=p)
             yield rows, p, None
+            continue
+        low, high = z.aminmax()
+        if float(low) > -_SAFE and float(high) < _SAFE:  # no exponential can overflow or vanish
+            torch.exp(z, out=p)
         else:
             torch.sub(z, z.amax(dim=1, keepdim=True), out=p)
             p.exp_()
-            yield rows, p, p.sum(dim=1)
+        yield rows, p, p.sum(dim=1)
 
 
 def exact_sum(values: Array) -> float:
