@@ -14,8 +14,9 @@ if TYPE_CHECKING:
     from calibrant.core.errors import CalibrantError, InputError, SpecError
     from calibrant.core.objective import Objective, loss
     from calibrant.core.predictions import Predictions, TopLabel
-    from calibrant.metrics.compare import Comparison, compare
+    from calibrant.metrics.compare import Comparison, Difference, compare
     from calibrant.metrics.evaluate import Evaluation, evaluate, metric
+    from calibrant.metrics.metric import Metric
 
 __version__ = "0.1.0"
 
@@ -33,6 +34,8 @@ _HOME = {
     "evaluate": "metrics.evaluate",
     "metric": "metrics.evaluate",
     "Comparison": "metrics.compare",
+    "Difference": "metrics.compare",
+    "Metric": "metrics.metric",
     "compare": "metrics.compare",
 }
 _ROOMS = {"data", "losses", "metrics", "surrogates"}
@@ -40,9 +43,11 @@ _ROOMS = {"data", "losses", "metrics", "surrogates"}
 __all__ = [
     "CalibrantError",
     "Comparison",
+    "Difference",
     "Estimate",
     "Evaluation",
     "InputError",
+    "Metric",
     "Null",
     "Objective",
     "Predictions",
@@ -60,12 +65,14 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    if name in _HOME:
-        return getattr(importlib.import_module(f"calibrant.{_HOME[name]}"), name)
-    if name in _ROOMS:
-        return importlib.import_module(f"calibrant.{name}")
-    raise AttributeError(f"module 'calibrant' has no attribute {name!r}")
+if not TYPE_CHECKING:  # a type checker reads the imports above, and must not think that every name exists
+
+    def __getattr__(name: str) -> Any:
+        if name in _HOME:
+            return getattr(importlib.import_module(f"calibrant.{_HOME[name]}"), name)
+        if name in _ROOMS:
+            return importlib.import_module(f"calibrant.{name}")
+        raise AttributeError(f"module 'calibrant' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

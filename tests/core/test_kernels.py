@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from calibrant.core.kernels import (
+    Stencil,
     beta_log_kernel,
     cosine_coefficients,
     gaussian_cells,
     gaussian_sums,
     reflected_gaussian,
-    stencil,
 )
 
 POINTS = np.concatenate([[0.0, 1.0, 1e-12, 1 - 1e-12, 0.5], np.random.default_rng(0).random(200)])
@@ -24,25 +24,25 @@ numbers = st.floats(-3, 3)
 @given(st.tuples(numbers, numbers, numbers, numbers), st.integers(4, 300))
 def test_reading_reproduces_cubics(coefficients: tuple[float, ...], cells: int) -> None:
     cubic = np.polynomial.Polynomial(coefficients)
-    found = stencil(POINTS, cells).read(cubic(np.arange(cells + 1) / cells))
+    found = Stencil(POINTS, cells).read(cubic(np.arange(cells + 1) / cells))
     np.testing.assert_allclose(found, cubic(POINTS), rtol=0, atol=1e-12)  # some roundings of numbers up to 12
 
 
 def test_reading_at_a_node_gives_the_node() -> None:
     values = np.random.default_rng(1).random(65)
-    np.testing.assert_allclose(stencil(np.arange(65) / 64, 64).read(values), values, rtol=0, atol=1e-15)
+    np.testing.assert_allclose(Stencil(np.arange(65) / 64, 64).read(values), values, rtol=0, atol=1e-15)
 
 
 def test_reading_takes_leading_axes() -> None:
     values = np.random.default_rng(1).random((3, 65))
-    grid = stencil(POINTS, 64)
+    grid = Stencil(POINTS, 64)
     assert np.array_equal(grid.read(values), np.stack([grid.read(row) for row in values]))
 
 
 @pytest.mark.parametrize("cells", [4, 64, 4096])
 def test_spreading_keeps_mass_and_moments(cells: int) -> None:
     mass = np.random.default_rng(2).standard_normal(len(POINTS))
-    grid, nodes = stencil(POINTS, cells), np.arange(cells + 1) / cells
+    grid, nodes = Stencil(POINTS, cells), np.arange(cells + 1) / cells
     spread = grid.spread(mass)
     for power in range(4):  # cubic weights keep what a cubic can see
         assert spread @ nodes**power == pytest.approx(mass @ POINTS**power, abs=1e-11)
@@ -61,7 +61,7 @@ def test_gaussian_sums_are_the_double_sum(bandwidth: float) -> None:
 @pytest.mark.parametrize("bandwidth", [0.01, 0.05, 0.5])
 def test_spread_smooth_read_is_the_kernel_sum_at_the_points(bandwidth: float) -> None:
     mass = np.random.default_rng(4).random(len(POINTS))
-    grid = stencil(POINTS, gaussian_cells(bandwidth))
+    grid = Stencil(POINTS, gaussian_cells(bandwidth))
     found = grid.read(gaussian_sums(grid.spread(mass), bandwidth))
     direct = np.exp(-0.5 * ((POINTS[:, None] - POINTS) / bandwidth) ** 2) @ mass
     # cubic interpolation, twice, of a function whose scale is 64 cells: 3/128 (1/64)^4 * 3, next to a kernel of 1

@@ -2,17 +2,55 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from calibrant import __version__
 
+
+class Verbs(TyperGroup):
+    """The verbs as one command that answers wrong use like everything else: one sentence, exit 2."""
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        windows_expand_args: bool = True,
+        **extra: Any,
+    ) -> Any:
+        """Run; a usage error of the parser becomes a sentence that begins with `calibrant:`."""
+        run = partial(super().main, args, prog_name, complete_var, False, windows_expand_args, **extra)
+        if not standalone_mode:
+            return run()
+        try:
+            code = run()
+        except Exception as error:
+            told = getattr(error, "format_message", None)
+            if told is None:
+                raise
+            if type(error).__name__ == "NoArgsIsHelpError":
+                typer.echo(told())
+            else:
+                text = " ".join(told().split()).rstrip(".")
+                where = getattr(getattr(error, "ctx", None), "command_path", "calibrant")
+                typer.echo(f"calibrant: {text[:1].lower()}{text[1:]}; see '{where} --help'", err=True)
+            code = 2
+        sys.exit(code if isinstance(code, int) else 0)
+
+
 app = typer.Typer(
     name="calibrant",
+    cls=Verbs,
     help="Confidence that can be trusted: measured with its uncertainty, compared, repaired.",
     no_args_is_help=True,
     add_completion=False,
@@ -56,6 +94,7 @@ def guarded() -> Iterator[None]:
 
     try:
         yield
+        sys.stdout.flush()
     except CalibrantError as error:
         typer.echo(f"calibrant: {error}", err=True)
         raise typer.Exit(2) from None
@@ -65,9 +104,14 @@ def guarded() -> Iterator[None]:
     except MemoryError:
         typer.echo("calibrant: not enough memory for these predictions; evaluate them in parts", err=True)
         raise typer.Exit(2) from None
-    except BrokenPipeError:
-        sys.stderr.close()
+    except BrokenPipeError:  # the reader, such as `head`, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         raise typer.Exit(0) from None
+    except OSError as error:
+        typer.echo(f"calibrant: {error.strerror or error}; nothing more could be read or written", err=True)
+        if error.errno == errno.ENOSPC:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        raise typer.Exit(2) from None
 
 
 def metric_specs(given: list[str] | None) -> list[str] | None:
@@ -93,28 +137,24 @@ def print_json(document: Any) -> None:
 @contextmanager
 def progress(label: str) -> Iterator[Callable[[int, int], None]]:
     """A bar on standard error that shows itself once the work has taken two seconds; silent when not a terminal."""
-    import time
+    from threading import Timer
 
     from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f}%"))
-    began, shown = time.monotonic(), False
-    bar = Progress(*columns, TimeRemainingColumn(), console=console, transient=True)
+    bar = Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=console, transient=True)
     task = bar.add_task(label, total=None)
-
-    def report(done: int, total: int) -> None:
-        nonlocal shown
-        if not shown and console.is_terminal and time.monotonic() - began > 2:
-            bar.start()
-            shown = True
-        bar.update(task, completed=done, total=total)
-
+    patience = Timer(2.0, bar.start)
+    patience.daemon = True
+    if console.is_terminal:
+        patience.start()
     try:
-        yield report
+        yield lambda done, total: bar.update(task, completed=done, total=total)
     finally:
-        if shown:
+        patience.cancel()
+        if bar.live.is_started:
             bar.stop()
 
 

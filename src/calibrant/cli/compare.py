@@ -21,8 +21,10 @@ from calibrant.cli import (
 
 @app.command("compare")
 def compare_command(
-    a: Annotated[Path, typer.Argument(metavar="A", help="Predictions of one model.")],
-    b: Annotated[Path, typer.Argument(metavar="B", help="Predictions of the other, on the same rows.")],
+    a: Annotated[Path, typer.Argument(metavar="A", readable=False, help="Predictions of one model.")],
+    b: Annotated[
+        Path, typer.Argument(metavar="B", readable=False, help="Predictions of the other, on the same rows.")
+    ],
     metrics: MetricsOption = None,
     json: JsonOption = False,
     resamples: Annotated[int, typer.Option(min=100, help="Bootstrap resamples of the rows.")] = 1000,
@@ -31,14 +33,13 @@ def compare_command(
     """Paired difference of every metric (B minus A), with its interval and p."""
     with guarded():
         from calibrant.core.predictions import load
-        from calibrant.metrics.compare import check_pair, compare
+        from calibrant.metrics.compare import compare
         from calibrant.metrics.evaluate import named
 
         wanted = metric_specs(metrics)
         named(wanted)
-        first, second = load(a), load(b)
-        check_pair(first, second)
         with progress("resampling") as report:
+            first, second = load(a), load(b)
             found = compare(first, second, wanted, resamples=resamples, seed=seed, progress=report)
         if json:
             print_json(found.to_json())

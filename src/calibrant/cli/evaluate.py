@@ -28,7 +28,8 @@ _CHECK = re.compile(r"^(?P<spec>.+?)\s*(?P<op>>=|<=|>|<)\s*(?P<bound>[-+]?[0-9.]
 @app.command("evaluate")
 def evaluate_command(
     files: Annotated[
-        list[Path], typer.Argument(metavar="FILE...", help="Predictions: .npz, .parquet or .csv.")
+        list[Path],
+        typer.Argument(metavar="FILE...", readable=False, help="Predictions: .npz, .parquet or .csv."),
     ],
     metrics: MetricsOption = None,
     json: JsonOption = False,
@@ -70,14 +71,14 @@ def _evaluate_file(
 
     for spec in [*(wanted or []), *checked]:
         named(spec)  # a typo is told before a large file is read
-    predictions = load(path)
     shown = list(wanted or DEFAULT)
-    everything = evaluate(predictions, [*shown, *(s for s in checked if s not in shown)], seed=seed)
-    evaluation = evaluate_view(everything, shown)
-    with progress(f"{path.name}: intervals and nulls") as report:
-        for done, estimate in enumerate(evaluation.values()):
-            report(done, len(evaluation))
+    with progress(f"{path.name}: values, intervals and nulls") as report:
+        predictions = load(path)
+        everything = evaluate(predictions, [*shown, *(s for s in checked if s not in shown)], seed=seed)
+        evaluation = evaluate_view(everything, shown)
+        for done, estimate in enumerate(evaluation.values(), 1):
             _ = estimate.ci, estimate.null
+            report(done, len(evaluation))
     return evaluation, everything
 
 

@@ -20,7 +20,6 @@ def list_command(
     with guarded():
         from calibrant.core.errors import SpecError, nearest
         from calibrant.core.registry import ROOMS, describe, names, type_name
-        from calibrant.core.spec import show_value
 
         if kind is not None and kind not in ROOMS:
             raise SpecError(f"there is no kind {kind!r}{nearest(kind, ROOMS)}")
@@ -37,7 +36,7 @@ def list_command(
                         {
                             "name": p.name,
                             "type": type_name(p.type),
-                            "default": None if p.required else show_value(p.default),
+                            "default": _json_value(p.default),
                             "required": p.required,
                         }
                         for p in entry.parameters
@@ -52,3 +51,14 @@ def list_command(
 
         for each in kinds:
             print_list(each, describe(each))
+
+
+def _json_value(default: object) -> object:
+    """A default as JSON has it; a nested piece as its spec."""
+    from calibrant.core.spec import show_value
+
+    if isinstance(default, tuple):
+        return list(default)
+    return (
+        default if default is None or isinstance(default, bool | int | float | str) else show_value(default)
+    )

@@ -28,6 +28,8 @@ Float64 = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 
 def check_bins(bins: int) -> None:
     """Refuse a number of bins that is none, or that would only fill the memory."""
+    if bins != int(bins) or isinstance(bins, bool | float):
+        raise CalibrantError(f"bins must be a whole number, not {bins!r}")
     if bins < 1:
         raise CalibrantError(f"bins must be at least 1, not {bins}")
     if bins > MOST_BINS:

@@ -12,19 +12,19 @@ The kinds whose rooms do not exist yet keep their contracts in `docs/architectur
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from html import escape
-from typing import Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
-import torch
 from torch import Tensor
+
+from calibrant.core.display import ESTIMATE_HEAD, Unit, html_table, interval, notes, number, p_value
 
 Better = Literal["lower", "higher", "zero"]
 Interval = tuple[float, float]
-ArrayLike = Tensor | np.ndarray
+ArrayLike = Tensor | np.ndarray | Sequence[Any]
 
 
 @dataclass(frozen=True)
@@ -52,6 +52,7 @@ class Estimate:
     spec: str
     better: Better
     population: str
+    unit: Unit = "%"
     reason: str | None = None
     rows: int | None = None
     no_interval: str | None = None
@@ -80,31 +81,26 @@ class Estimate:
         return f"Estimate({'; '.join(parts)})"
 
     def _repr_html_(self) -> str:
-        return html_table(ESTIMATE_HEAD, [self.row()])
+        return html_table(ESTIMATE_HEAD, [self.cells()], self.notes())
 
-    def row(self) -> list[str]:
-        """Cells for a table: name, value, interval, null mean and p, as fractions."""
+    def cells(self, name: str | None = None) -> list[str]:
+        """A row of a table: name, value, interval, null mean and p, in percent where it is a share."""
         if not np.isfinite(self.value):
-            return [self.spec, "n/a", self.reason or "", "", ""]
-        ci = "" if self.ci is None else f"[{self.ci[0]:.4f}, {self.ci[1]:.4f}]"
+            return [name or self.spec, "n/a", "", "", ""]
         null = self.null
         return [
-            self.spec,
-            f"{self.value:.4f}",
-            ci,
-            "" if null is None else f"{null.mean:.4f}",
-            "" if null is None else f"{null.p:.3g}",
+            name or self.spec,
+            number(self.value, self.unit),
+            interval(self.ci, self.unit),
+            "" if null is None else number(null.mean, self.unit),
+            "" if null is None else p_value(null.p, null.redraws),
         ]
 
-
-ESTIMATE_HEAD = ["metric", "value", "95 % interval", "if calibrated", "p"]
-
-
-def html_table(head: list[str], rows: list[list[str]]) -> str:
-    """A plain, escaped HTML table for notebooks."""
-    top = "".join(f"<th>{escape(cell)}</th>" for cell in head)
-    body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
-    return f"<table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table>"
+    def notes(self, name: str | None = None) -> list[str]:
+        """Why there is no value, or no interval; nothing where there are both."""
+        if self.reason is not None:
+            return notes([(name or self.spec, self.reason)])
+        return notes([(f"no interval for {name or self.spec}", self.no_interval)]) if self.no_interval else []
 
 
 @runtime_checkable
@@ -112,15 +108,3 @@ class Loss(Protocol):
     """A train-time objective: the mean over the batch; per-sample ones also give `per_sample -> [N]`."""
 
     def __call__(self, logits: Tensor, labels: Tensor) -> Tensor: ...
-
-
-@runtime_checkable
-class Surrogate(Protocol):
-    """A differentiable calibration error of a batch, at least 0: a penalty, a meta-objective, a metric."""
-
-    def __call__(self, logits: Tensor, labels: Tensor) -> Tensor: ...
-
-
-def as_tensor(values: ArrayLike) -> Tensor:
-    """A tensor over the same memory where that is possible."""
-    return values if isinstance(values, Tensor) else torch.from_numpy(np.ascontiguousarray(values))

@@ -7,51 +7,59 @@ weights; with a grid 64 times finer than the kernel the two agree to about 1e-8 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 import torch
+from torch import Tensor
 
 DENSE = 2048
+_POINTS = 1 << 17  # points whose weights are held at a time
 Array = np.ndarray
 
 
 @dataclass(frozen=True)
 class Stencil:
-    """For each point in [0, 1]: the first of four neighbouring nodes of a uniform grid, and their cubic weights."""
+    """Points in [0, 1], each between four neighbouring nodes of a uniform grid of `cells` + 1 nodes."""
 
-    base: Array
-    weights: tuple[Array, Array, Array, Array]
+    points: Array
     cells: int
 
     def spread(self, mass: Array | None = None) -> Array:
-        """Move the mass of the points (1 each, unless given) onto the cells + 1 nodes."""
+        """Move the mass of the points (1 each, unless given) onto the nodes."""
         out = np.zeros(self.cells + 1)
-        base = torch.from_numpy(self.base)
-        moved = None if mass is None else torch.from_numpy(np.ascontiguousarray(mass, dtype=np.float64))
-        for offset, weight in enumerate(self.weights):
-            part = torch.from_numpy(weight) if moved is None else torch.from_numpy(weight) * moved
-            out[offset : offset + self.cells - 2] += torch.bincount(base, part, self.cells - 2).numpy()
+        for rows, base, weights in self._blocks():
+            part = (
+                None if mass is None else torch.from_numpy(np.ascontiguousarray(mass[rows], dtype=np.float64))
+            )
+            for offset, weight in enumerate(weights):
+                moved = weight if part is None else weight * part
+                out[offset : offset + self.cells - 2] += torch.bincount(base, moved, self.cells - 2).numpy()
         return out
 
     def read(self, values: Array) -> Array:
         """Interpolate node values at the points; `values` may have leading axes."""
-        out: Array = values[..., self.base] * self.weights[0]
-        for offset in (1, 2, 3):
-            out += values[..., self.base + offset] * self.weights[offset]
+        out = np.empty((*values.shape[:-1], len(self.points)))
+        for rows, base, weights in self._blocks():
+            first = base.numpy()
+            out[..., rows] = values[..., first] * weights[0].numpy()
+            for offset in (1, 2, 3):
+                out[..., rows] += values[..., first + offset] * weights[offset].numpy()
         return out
 
-
-def stencil(points: Array, cells: int) -> Stencil:
-    """Cubic Lagrange weights of points in [0, 1] on a grid of cells + 1 nodes; near the ends they are one-sided."""
-    position = torch.from_numpy(np.ascontiguousarray(points, dtype=np.float64)) * cells
-    base = position.floor().long().sub_(1).clamp_(0, cells - 3)
-    t = position.sub_(base)  # in [1, 2] inside, in [0, 3] at the ends
-    t1, t2, t3 = t - 1, t - 2, t - 3
-    left, right = t1 * t2, t * t3
-    weights = (left * t3 / -6, right * t2 / 2, right * t1 / -2, left * t / 6)
-    first, second, third, fourth = (weight.numpy() for weight in weights)
-    return Stencil(base.numpy(), (first, second, third, fourth), cells)
+    def _blocks(self) -> Iterator[tuple[slice, Tensor, tuple[Tensor, ...]]]:
+        """The first node and the cubic Lagrange weights of some points; near the ends they are one-sided."""
+        for start in range(0, len(self.points), _POINTS):
+            rows = slice(start, start + _POINTS)
+            position = (
+                torch.from_numpy(np.ascontiguousarray(self.points[rows], dtype=np.float64)) * self.cells
+            )
+            base = position.floor().long().sub_(1).clamp_(0, self.cells - 3)
+            t = position.sub_(base)  # in [1, 2] inside, in [0, 3] at the ends
+            t1, t2, t3 = t - 1, t - 2, t - 3
+            left, right = t1 * t2, t * t3
+            yield rows, base, (left * t3 / -6, right * t2 / 2, right * t1 / -2, left * t / 6)
 
 
 def gaussian_cells(bandwidth: float) -> int:

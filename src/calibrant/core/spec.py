@@ -15,6 +15,8 @@ import typing
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from calibrant.core.errors import CalibrantError, SpecError, nearest
 from calibrant.core.registry import lookup, name_of, parameters, type_name
 
@@ -123,6 +125,8 @@ def join_terms(terms: typing.Iterable[tuple[float, str]]) -> str:
 
 def show_value(value: Any) -> str:
     """A value as it is written in a spec: strings in double quotes, whole floats without a trailing zero."""
+    if isinstance(value, np.generic):
+        value = value.item()
     if isinstance(value, bool) or value is None:
         return str(value)
     if isinstance(value, str):

@@ -124,7 +124,7 @@ class MCE(CalibrationError):
     min_count: int = 1
     population: ClassVar[str] = "the widest gap of any bin that can occur"
     no_interval: ClassVar[str | None] = (
-        "the widest gap is that of the emptiest bin, and a sample says nothing of bins it hardly reaches"
+        "it is set by the emptiest bin, of which a sample says next to nothing"
     )
 
     def __post_init__(self) -> None:

@@ -56,10 +56,12 @@ class CalibrationError(Metric):
     def resampled(self, scores: Scores, counts: Float64) -> Float64:
         cells = self.cells(scores, 0)
         key = ("resampled", id(cells))
-        held = cast("tuple[Float64, Cells] | None", scores.cache.get(key))
-        if held is None or held[0] is not counts:  # every metric that reads these cells shares them
-            held = scores.cache[key] = (counts, resample(scores, cells, counts))
-        drawn = held[1]
+        held = cast("tuple[Float64, Cells, Cells] | None", scores.cache.get(key))
+        if (
+            held is None or held[0] is not counts or held[1] is not cells
+        ):  # shared by metrics with the same cells
+            held = scores.cache[key] = (counts, cells, resample(scores, cells, counts))
+        drawn = held[2]
         return self.link(self.statistic(scores, drawn, drawn.residual))
 
     def null(self, scores: Scores, seed: int) -> Null:

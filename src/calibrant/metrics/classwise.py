@@ -36,8 +36,7 @@ class ClasswiseECE(CalibrationError):
     bins: int = 15
     population: ClassVar[str] = "the same bins of every class on infinitely many rows, averaged over classes"
     no_interval: ClassVar[str | None] = (
-        "bins of every class hold so few labels that noise outweighs any error; intervals that cover are "
-        "twice as wide as its own scatter"
+        "noise in so many small bins outweighs a small error, and what covers is twice too wide"
     )
     scope = "full-vector"
 

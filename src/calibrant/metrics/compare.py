@@ -11,13 +11,15 @@ import numpy as np
 import torch
 
 from calibrant.core.binning import Float64
-from calibrant.core.contracts import Better, Interval, html_table
-from calibrant.core.errors import InputError
+from calibrant.core.contracts import Better, Interval
+from calibrant.core.display import COMPARISON_HEAD, Unit, html_table, interval, notes, number, p_value
+from calibrant.core.errors import CalibrantError, InputError
 from calibrant.core.predictions import Predictions, TopLabel
 from calibrant.metrics.evaluate import evaluate, named
 from calibrant.metrics.metric import Metric
 
 RESAMPLES = 1000
+LEAST_ROWS = 20
 _CHUNK = 1 << 24
 
 
@@ -31,18 +33,36 @@ class Difference:
     b: float
     ci: Interval | None
     p: float | None
+    unit: Unit = "%"
+    resamples: int = RESAMPLES
     reason: str | None = None
 
     @property
     def value(self) -> float:
         return self.b - self.a
 
-    def row(self) -> list[str]:
-        """Cells for a table, as fractions."""
+    def cells(self, name: str | None = None) -> list[str]:
+        """A row of a table, in percent where it is a share."""
         if self.reason is not None or self.ci is None or self.p is None:
-            return [self.spec, "n/a", "", self.reason or "", "", ""]
-        interval = f"[{self.ci[0]:+.4f}, {self.ci[1]:+.4f}]"
-        return [self.spec, f"{self.a:.4f}", f"{self.b:.4f}", f"{self.value:+.4f}", interval, f"{self.p:.3g}"]
+            return [name or self.spec, "n/a", "", "", "", ""]
+        unit = self.unit
+        return [
+            name or self.spec,
+            number(self.a, unit),
+            number(self.b, unit),
+            number(self.value, unit, signed=True, bare=True),
+            interval(self.ci, unit, signed=True),
+            p_value(self.p, self.resamples),
+        ]
+
+    @property
+    def improves(self) -> bool | None:
+        """Whether B is better than A; None where the difference could be chance (p at least 0.05)."""
+        if self.p is None or self.p >= 0.05:
+            return None
+        if self.better == "zero":
+            return abs(self.b) < abs(self.a)
+        return (self.b < self.a) == (self.better == "lower")
 
     def to_json(self) -> dict[str, Any]:
         """One metric of the JSON document of `calibrant compare`."""
@@ -56,9 +76,6 @@ class Difference:
             "ci": list(self.ci),
             "p": self.p,
         }
-
-
-COMPARISON_HEAD = ["metric", "A", "B", "B - A", "95 % interval", "p"]
 
 
 @dataclass(frozen=True)
@@ -85,8 +102,24 @@ class Comparison(Mapping[str, Difference]):
         metrics = {spec: found.to_json() for spec, found in self.differences.items()}
         return {"n": self.n, "a": self.a, "b": self.b, "resamples": self.resamples, "metrics": metrics}
 
+    @property
+    def verdict(self) -> str:
+        """One sentence: in what B is better and in what it is worse, as far as p < 0.05 says so."""
+        better = [spec for spec, found in self.items() if found.improves]
+        worse = [spec for spec, found in self.items() if found.improves is False]
+        parts = [
+            f"{word} in {', '.join(names)}" for word, names in (("better", better), ("worse", worse)) if names
+        ]
+        return f"B is {' and '.join(parts)} (p < 0.05 each)" if parts else "no difference to be seen"
+
+    @property
+    def notes(self) -> list[str]:
+        """Why metrics have no difference, one line for each reason."""
+        return notes((spec, found.reason) for spec, found in self.items() if found.reason is not None)
+
     def _repr_html_(self) -> str:
-        return html_table(COMPARISON_HEAD, [[s, *found.row()[1:]] for s, found in self.differences.items()])
+        rows = [found.cells(spec) for spec, found in self.differences.items()]
+        return html_table(COMPARISON_HEAD, rows, [*self.notes, self.verdict])
 
 
 def compare(
@@ -105,6 +138,8 @@ def compare(
     is called now and then. Labels, and ids where both have them, must agree.
     """
     check_pair(a, b)
+    if resamples < 100:
+        raise CalibrantError(f"resamples must be at least 100, not {resamples}")
     first, second = evaluate(a, metrics, seed=seed), evaluate(b, metrics, seed=seed)
     pieces = named(metrics)
     usable = [s for s in first if math.isfinite(first[s].value) and math.isfinite(second[s].value)]
@@ -126,12 +161,17 @@ def compare(
     out = {}
     for spec in first:
         one, two = first[spec], second[spec]
-        if spec not in drawn:
-            reason = one.reason or two.reason
-            out[spec] = Difference(one.spec, one.better, one.value, two.value, None, None, reason)
+        about = (one.spec, one.better, one.value, two.value)
+        reason = one.reason or two.reason
+        if reason is None and first.n < LEAST_ROWS:
+            reason = f"{first.n} rows are too few for a bootstrap; it takes {LEAST_ROWS}"
+        elif reason is None and np.isfinite(drawn[spec]).mean() < 0.9:
+            reason = "most resamples of so few right or wrong answers have no value"
+        if reason is not None:
+            out[spec] = Difference(*about, None, None, one.unit, resamples, reason)
             continue
         ci, p = centred_interval(two.value - one.value, drawn[spec])
-        out[spec] = Difference(one.spec, one.better, one.value, two.value, ci, p)
+        out[spec] = Difference(*about, ci, p, one.unit, resamples)
     return Comparison(first.n, first.source, second.source, resamples, out)
 
 

@@ -7,7 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from calibrant.core.contracts import ESTIMATE_HEAD, ArrayLike, Estimate, html_table
+from calibrant.core.contracts import ArrayLike, Estimate, Null
+from calibrant.core.display import ESTIMATE_HEAD, html_table, notes, p_value
+from calibrant.core.errors import CalibrantError
 from calibrant.core.predictions import Predictions, TopLabel
 from calibrant.core.spec import build, canonical, split_specs
 from calibrant.metrics.binned import ECE
@@ -15,6 +17,7 @@ from calibrant.metrics.metric import Metric, estimate, estimates
 from calibrant.metrics.proper import Overconfidence
 from calibrant.metrics.scores import Scores
 
+FEW_ROWS = 30
 DEFAULT = (
     "error",
     "nll",
@@ -58,10 +61,11 @@ class Evaluation(Mapping[str, Estimate]):
 
     @property
     def verdict(self) -> str:
-        """One sentence in plain words, from `ece(bins=15)`, its null, and the sign of the gap."""
+        """One sentence in plain words about the top label, from `ece(bins=15)`, the signed gap, and their nulls."""
         return _verdict(
             estimate(ECE(), self.scores, self.seed),
             estimate(Overconfidence(), self.scores, self.seed),
+            self.n,
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -73,9 +77,16 @@ class Evaluation(Mapping[str, Estimate]):
             "metrics": {spec: estimate_json(found) for spec, found in self.estimates.items()},
         }
 
+    @property
+    def notes(self) -> list[str]:
+        """Why metrics have no value or no interval, one line for each reason."""
+        missing = [(spec, e.reason) for spec, e in self.items() if e.reason is not None]
+        without = [(spec, e.no_interval) for spec, e in self.items() if e.reason is None and e.no_interval]
+        return notes(missing) + [f"no interval for {line}" for line in notes(without)]
+
     def _repr_html_(self) -> str:
-        rows = [[spec, *found.row()[1:]] for spec, found in self.estimates.items()]
-        return html_table(ESTIMATE_HEAD, rows) + html_table([self.verdict], [])
+        rows = [found.cells(spec) for spec, found in self.estimates.items()]
+        return html_table(ESTIMATE_HEAD, rows, [*self.notes, self.verdict])
 
 
 def evaluate(
@@ -90,6 +101,12 @@ def evaluate(
     `metrics` are spec strings, metric instances or one comma-separated string; the default is DEFAULT. All of them
     share one pass over the logits and one set of redraws, so asking for ten costs little more than asking for one.
     """
+    if not isinstance(predictions, Predictions | TopLabel):
+        raise CalibrantError(
+            f"evaluate takes Predictions or TopLabel, not {type(predictions).__name__}; "
+            "write evaluate(Predictions(logits, labels)) or evaluate(Predictions.load(path))"
+        )
+    check_seed(seed)
     chosen = named(metrics)
     scores = Scores(predictions, weights)
     found = estimates(chosen.values(), scores, seed)
@@ -114,6 +131,12 @@ def estimate_json(found: Estimate) -> dict[str, Any]:
     }
 
 
+def check_seed(seed: int) -> None:
+    """Refuse a seed that numpy would."""
+    if seed < 0:
+        raise CalibrantError(f"seed must be at least 0, not {seed}")
+
+
 def named(metrics: Sequence[str | Metric] | str | None) -> dict[str, Metric]:
     """The metrics by the name that they are asked for, DEFAULT if none are."""
     if metrics is None:
@@ -127,13 +150,25 @@ def named(metrics: Sequence[str | Metric] | str | None) -> dict[str, Metric]:
     return out
 
 
-def _verdict(error: Estimate, gap: Estimate) -> str:
-    assert error.null is not None and gap.null is not None
-    points, usual, p = 100 * error.value, 100 * error.null.mean, error.null.p
-    chance = "p < 0.001" if p <= 0.001 else f"p = {p:.3f}" if p < 0.1 else f"p = {p:.2f}"
-    calibrated = f"a calibrated model of this kind would show {usual:.1f}; {chance}"
-    if p >= 0.05:
-        return f"no miscalibration to be seen: confidence is off by {points:.1f} points, and {calibrated}"
-    if gap.null.p >= 0.05:
-        return f"miscalibrated by {points:.1f} points, too high here and too low there; {calibrated}"
-    return f"{'over' if gap.value > 0 else 'under'}confident by {points:.1f} points; {calibrated}"
+def _verdict(error: Estimate, gap: Estimate, rows: int) -> str:
+    """Over- or underconfident only where the signed gap is most of the error; else errors of both signs."""
+    assert error.null is not None
+    assert gap.null is not None
+    size = 100 * error.value
+    if error.null.p >= 0.05:
+        if rows < FEW_ROWS:
+            return f"{rows} rows are too few to tell whether the confidence of the top label can be trusted"
+        return (
+            f"no miscalibration of the top label to be seen: confidence is off by {size:.1f} points, "
+            f"and {_calibrated(error.null)}"
+        )
+    if gap.null.p < 0.05 and abs(gap.value) >= error.value / 2:
+        direction = "over" if gap.value > 0 else "under"
+        return f"{direction}confident by {100 * abs(gap.value):.1f} points; {_calibrated(gap.null)}"
+    return f"miscalibrated by {size:.1f} points, too high here and too low there; {_calibrated(error.null)}"
+
+
+def _calibrated(null: Null) -> str:
+    p = p_value(null.p, null.redraws)
+    chance = f"p {p}" if p.startswith("<") else f"p = {p}"
+    return f"a calibrated model of this kind would show {100 * null.mean:.1f}; {chance}"

@@ -9,7 +9,7 @@ import numpy as np
 
 from calibrant.core.binning import Float64
 from calibrant.core.errors import CalibrantError
-from calibrant.core.kernels import DENSE, beta_log_kernel, stencil
+from calibrant.core.kernels import DENSE, Stencil, beta_log_kernel
 from calibrant.core.registry import register
 from calibrant.metrics.calibration_error import CalibrationError
 from calibrant.metrics.metric import NotApplicable
@@ -39,8 +39,7 @@ class KdeECE(CalibrationError):
     bandwidth: float = 0.02
     population: ClassVar[str] = "E|smoothed accuracy - confidence| on infinitely many rows, at this bandwidth"
     no_interval: ClassVar[str | None] = (
-        "the kernel shows an error of its own on a calibrated model, and covering 0 and that error at "
-        "once took a tuned constant"
+        "the kernel shows an error of its own on a calibrated model, and no interval covers that and 0"
     )
     redraws: ClassVar[int] = 200
 
@@ -97,7 +96,7 @@ def _gridded(c: Float64, a: Float64, w: Float64, bandwidth: float) -> Float64:
     function there; exactly at 0 and 1 it is taken as it is.
     """
     cells = int(np.clip(np.ceil(290 / np.sqrt(bandwidth)), 1024, 16384))
-    grid = stencil(2 / np.pi * np.arcsin(np.sqrt(c)), cells)
+    grid = Stencil(2 / np.pi * np.arcsin(np.sqrt(c)), cells)
     node = np.sin(np.pi / 2 * np.arange(cells + 1) / cells) ** 2
     masses = np.stack([grid.spread(w * a), grid.spread(w)], axis=1)
     share, log_total = (grid.read(values) for values in _sums(node, node, masses, bandwidth))
@@ -106,7 +105,7 @@ def _gridded(c: Float64, a: Float64, w: Float64, bandwidth: float) -> Float64:
         if len(rows):
             steps = np.linspace(np.log(_CLOSEST), np.log(node[_TAIL]), _TAIL_CELLS + 1)
             scale = (np.log(np.maximum(distance[rows], _CLOSEST)) - steps[0]) / (steps[-1] - steps[0])
-            tail = stencil(scale, _TAIL_CELLS)
+            tail = Stencil(scale, _TAIL_CELLS)
             at_end = distance[rows] == 0
             near = np.exp(steps)
             inside = _sums(1 - near if high else near, node, masses, bandwidth)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
+from functools import partial
 from typing import ClassVar, Literal
 
 import numpy as np
 
 from calibrant.core.binning import Float64
 from calibrant.core.contracts import ArrayLike, Better, Estimate, Interval, Null
+from calibrant.core.display import Unit
 from calibrant.core.errors import CalibrantError
 from calibrant.core.predictions import Predictions
 from calibrant.core.spec import canonical
@@ -33,6 +35,7 @@ class Metric(ABC):
     population: ClassVar[str]
     scope: ClassVar[Literal["top-label", "full-vector"]] = "top-label"
     columns: ClassVar[tuple[str, ...]] = ()
+    unit: ClassVar[Unit] = "%"
     no_interval: ClassVar[str | None] = None
 
     @abstractmethod
@@ -85,17 +88,16 @@ def estimate(metric: Metric, scores: Scores, seed: int = 0) -> Estimate:
         rows = int(np.isinf(scores.column("nll")).sum())
         some = "1 row" if rows == 1 else f"{rows:,} rows"
         reason = f"infinite: the true class has probability 0 in {some}"
+    about = (spec, metric.better, metric.population, metric.unit)
     if not np.isfinite(value):
-        return Estimate(value, spec, metric.better, metric.population, reason, rows, reason)
+        return Estimate(value, *about, reason, rows, reason)
     objection = metric.objection(scores)
     return Estimate(
         value,
-        spec,
-        metric.better,
-        metric.population,
+        *about,
         no_interval=objection,
-        _interval=None if objection else lambda: metric.interval(scores, seed),
-        _null=lambda: metric.null(scores, seed),
+        _interval=None if objection else partial(metric.interval, scores, seed),
+        _null=partial(metric.null, scores, seed),
     )
 
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from calibrant.core.binning import Float64
 from calibrant.core.contracts import Better, Interval, Null
+from calibrant.core.display import Unit
 from calibrant.core.numerics import exact_sum
 from calibrant.core.registry import register
 from calibrant.metrics.calibration_error import CalibrationError, summarise
@@ -90,6 +91,7 @@ class NLL(MeanOfRows):
 
     range: ClassVar[tuple[float, float]] = (0.0, float("inf"))
     population: ClassVar[str] = "the expected log loss of a new row"
+    unit: ClassVar[Unit] = ""
     scope = "full-vector"
     columns: ClassVar[tuple[str, ...]] = ("nll",)
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from calibrant.core.binning import Float64
 from calibrant.core.contracts import Better, Interval
+from calibrant.core.display import Unit
 from calibrant.core.registry import register
 from calibrant.metrics.intervals import aurc_interval, auroc_interval
 from calibrant.metrics.metric import Metric, NotApplicable
@@ -34,6 +35,7 @@ class AUROC(Metric):
 
     better: ClassVar[Better] = "higher"
     range: ClassVar[tuple[float, float]] = (0.0, 1.0)
+    unit: ClassVar[Unit] = ""
     population: ClassVar[str] = "the chance that a random right answer outranks a random wrong one"
 
     def value(self, scores: Scores) -> float:

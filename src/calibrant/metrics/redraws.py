@@ -75,7 +75,7 @@ def draw(scores: Scores, order: Int64, starts: Int64, redraws: int, seed: int) -
     centre = np.clip(np.add.reduceat(confidence, starts) / count, 0, 1)
     if scores.weights is None:
         residual = np.add.reduceat(confidence - correct, starts)
-        draws = (count * centre)[:, None] - _hits(rng, count, centre, redraws)
+        draws = (count * centre)[:, None] - _draw_hits(rng, count, centre, redraws)
         mass = count
     else:
         weights = scores.weights[order]
@@ -96,7 +96,7 @@ def resample(scores: Scores, cells: Cells, counts: Float64) -> Cells:
     return replace(cells, count=mass, mass=mass, residual=residual)
 
 
-def _hits(rng: np.random.Generator, count: Float64, p: Float64, redraws: int) -> Float64:
+def _draw_hits(rng: np.random.Generator, count: Float64, p: Float64, redraws: int) -> Float64:
     """Binomial(count, p) for each cell, `redraws` times; a cell of one row is a single comparison."""
     hits = np.empty((len(count), redraws))
     single = count == 1

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from calibrant.core.binning import BinSums, Float64, Int64, bin_sums, width_index
-from calibrant.core.contracts import ArrayLike, as_tensor
+from calibrant.core.contracts import ArrayLike
 from calibrant.core.errors import InputError
 from calibrant.core.numerics import row_pass, row_pass_probs, stable_order
 from calibrant.core.predictions import Predictions, TopLabel
@@ -154,7 +154,11 @@ def check_weights(weights: ArrayLike, rows: int) -> Float64:
 
     They say how much a row counts beside the others, so their scale means nothing.
     """
-    out = as_tensor(weights).detach().cpu().to(torch.float64).numpy()
+    try:
+        given = weights.detach().cpu().numpy() if isinstance(weights, Tensor) else np.asarray(weights)
+        out = given.astype(np.float64)
+    except (TypeError, ValueError):
+        raise InputError("weights must be numbers, one a row") from None
     if out.shape != (rows,):
         raise InputError(f"weights have shape {out.shape}, but there are {rows} rows; give one weight a row")
     bad = np.flatnonzero(~(np.isfinite(out) & (out >= 0)))

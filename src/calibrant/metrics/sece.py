@@ -9,7 +9,7 @@ import numpy as np
 
 from calibrant.core.binning import Float64
 from calibrant.core.errors import CalibrantError
-from calibrant.core.kernels import DENSE, gaussian_cells, gaussian_sums, stencil
+from calibrant.core.kernels import DENSE, Stencil, gaussian_cells, gaussian_sums
 from calibrant.core.registry import register
 from calibrant.metrics.calibration_error import CalibrationError
 from calibrant.metrics.proper import weighted_mean
@@ -33,8 +33,7 @@ class SECE(CalibrationError):
     bandwidth: float = 0.01
     population: ClassVar[str] = "E|smoothed accuracy - confidence| on infinitely many rows, at this bandwidth"
     no_interval: ClassVar[str | None] = (
-        "a bandwidth this fine averages so few rows that intervals which cover are twice as wide as its "
-        "own scatter"
+        "near 0 it scatters less than any interval that covers, which is twice too wide"
     )
     redraws: ClassVar[int] = 200
 
@@ -49,7 +48,7 @@ class SECE(CalibrationError):
             kernel = np.exp(-0.5 * ((c[:, None] - c) / self.bandwidth) ** 2)
             smoothed = kernel @ (w * a) / np.maximum(kernel @ w, np.finfo(float).tiny)
         else:
-            grid = stencil(c, gaussian_cells(self.bandwidth))
+            grid = Stencil(c, gaussian_cells(self.bandwidth))
             sums = gaussian_sums(np.stack([grid.spread(w * a), grid.spread(w)]), self.bandwidth)
             hits, total = grid.read(sums)
             smoothed = np.clip(hits / np.maximum(total, np.finfo(float).tiny), 0, 1)

@@ -9,7 +9,7 @@ from typing import ClassVar, cast
 import numpy as np
 
 from calibrant.core.binning import Float64
-from calibrant.core.kernels import cosine_coefficients, reflected_gaussian, stencil
+from calibrant.core.kernels import Stencil, cosine_coefficients, reflected_gaussian
 from calibrant.core.registry import register
 from calibrant.metrics.calibration_error import CalibrationError
 from calibrant.metrics.redraws import Cells
@@ -34,8 +34,7 @@ class SmECE(CalibrationError):
 
     population: ClassVar[str] = "smooth ECE of infinitely many rows"
     no_interval: ClassVar[str | None] = (
-        "on a calibrated model it scatters less than the sign of a gap can be told, so an interval that "
-        "covers is twice as wide as its own scatter"
+        "near 0 it scatters less than any interval that covers, which is twice too wide"
     )
     redraws: ClassVar[int] = 200
 
@@ -45,27 +44,16 @@ class SmECE(CalibrationError):
             resid = resid * scores.weights
         cells = GRID
         while True:
-            mass = stencil(scores.confidence64, cells).spread(resid) / scores.total
+            mass = Stencil(scores.confidence64, cells).spread(resid) / scores.total
             width = float(fixed_point(cosine_coefficients(mass[None]))[0])
             if width * cells >= 16 or cells >= _FINEST:
                 return width
             cells *= 8
 
     def statistic(self, scores: Scores, cells: Cells, residual: Float64) -> Float64:
-        coefficients = cosine_coefficients((residual / cells.total).T @ self._spreading(scores, cells))
+        to_nodes = Stencil(cells.confidence[:, 0], _REDRAW_GRID).read(np.eye(_REDRAW_GRID + 1)).T
+        coefficients = cosine_coefficients((residual / cells.total).T @ to_nodes)
         return fixed_point(coefficients, 1e-7)
-
-    def _spreading(self, scores: Scores, cells: Cells) -> Float64:
-        """Cells to nodes, as a matrix."""
-
-        def make() -> Float64:
-            grid = stencil(cells.confidence[:, 0], _REDRAW_GRID)
-            matrix = np.zeros((len(cells.starts), _REDRAW_GRID + 1))
-            for offset, weight in enumerate(grid.weights):
-                matrix[np.arange(len(matrix)), grid.base + offset] = weight
-            return matrix
-
-        return cast(Float64, scores.cached(("spreading", id(cells.confidence)), make))
 
 
 def fixed_point(coefficients: Float64, tolerance: float = 1e-10) -> Float64:

@@ -29,8 +29,7 @@ class TopLabelECE(CalibrationError):
     bins: int = 15
     population: ClassVar[str] = "the same bins of each predicted class on infinitely many rows"
     no_interval: ClassVar[str | None] = (
-        "bins of every predicted class hold so few rows that noise outweighs any error; intervals that "
-        "cover are twice as wide as its own scatter"
+        "noise in so many small bins outweighs a small error, and what covers is twice too wide"
     )
     columns: ClassVar[tuple[str, ...]] = ("predicted",)
 

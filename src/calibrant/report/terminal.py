@@ -7,95 +7,73 @@ from collections.abc import Iterable
 
 import numpy as np
 from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from calibrant.core.contracts import Estimate
+from calibrant.core.display import COMPARISON_HEAD, ESTIMATE_HEAD, NONE
 from calibrant.core.registry import Entry
 from calibrant.metrics.compare import Comparison
 from calibrant.metrics.evaluate import Evaluation
 
-_PLAIN = {"nll", "auroc"}  # in nats, and an area: everything else reads best in percent
 _HEIGHT = 11
 _WIDTH = 45
 
 
+class Screen(Console):
+    """A console that lets its caller handle a reader who has gone away, such as `head`."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError
+
+
 def print_evaluation(evaluation: Evaluation, console: Console | None = None) -> None:
     """The table, the verdict and the reliability diagram of one file."""
-    console = console or Console()
-    classes = (
-        "(confidence, correct) pairs" if evaluation.classes is None else f"{evaluation.classes:,} classes"
-    )
-    console.print(Text(f"{evaluation.source}: {evaluation.n:,} rows, {classes}", style="bold"))
-    table = _table("metric", "value", "95 % interval", "if calibrated", "p")
-    notes = []
+    console = console or Screen()
+    n, classes = evaluation.n, evaluation.classes
+    kind = "(confidence, correct) pairs" if classes is None else f"{classes:,} classes"
+    _say(console, f"{evaluation.source}: {n:,} {'row' if n == 1 else 'rows'}, {kind}", "bold")
+    table = _table(*ESTIMATE_HEAD)
     for spec, found in evaluation.items():
-        if found.reason is not None:
-            table.add_row(spec, Text("n/a", style="dim"), "", "", "")
-            notes.append(f"{spec}: {found.reason}")
-            continue
-        scale, unit = _unit(found)
-        null = found.null
         table.add_row(
-            spec,
-            f"{scale * found.value:.{_digits(unit)}f}{unit}",
-            _interval(found, scale, unit),
-            "" if null is None else f"{scale * null.mean:.2f}{unit}",
-            "" if null is None else _p(null.p),
+            *(Text(cell, style="dim" if cell in (NONE, "n/a") else "") for cell in found.cells(spec))
         )
-    console.print(table)
-    for note in notes:
-        console.print(Text(note, style="dim"), soft_wrap=True)
-    console.print(Text(evaluation.verdict, style="bold"), soft_wrap=True)
+    _print_table(console, table)
+    for note in evaluation.notes:
+        _say(console, note, "dim")
+    _say(console, evaluation.verdict, "bold")
     console.print()
     for line in reliability_lines(evaluation):
-        console.print(line)
+        line.rstrip()
+        console.print(line, soft_wrap=True)
     console.print()
 
 
 def print_comparison(comparison: Comparison, console: Console | None = None) -> None:
-    """The table of paired differences."""
-    console = console or Console()
-    console.print(Text(f"A: {comparison.a}\nB: {comparison.b}\n{comparison.n:,} rows, paired", style="bold"))
-    table = _table("metric", "A", "B", "B - A", "95 % interval", "p")
-    notes = []
+    """The table of paired differences, and what they come to."""
+    console = console or Screen()
+    _say(console, f"A: {comparison.a}\nB: {comparison.b}\n{comparison.n:,} rows, paired", "bold")
+    table = _table(*COMPARISON_HEAD)
     for spec, found in comparison.items():
-        if found.reason is not None or found.ci is None or found.p is None:
-            table.add_row(spec, Text("n/a", style="dim"), "", "", "", "")
-            notes.append(f"{spec}: {found.reason}")
-            continue
-        plain = spec.split("(")[0] in _PLAIN
-        scale, unit = (1.0, "") if plain else (100.0, " %")
-        digits = _digits(unit)
-        better = (found.b < found.a) == (found.better == "lower")
-        if found.better == "zero":
-            better = abs(found.b) < abs(found.a)
-        style = "" if found.p >= 0.05 else "green" if better else "red"
-        table.add_row(
-            spec,
-            f"{scale * found.a:.{digits}f}{unit}",
-            f"{scale * found.b:.{digits}f}{unit}",
-            Text(f"{scale * found.value:+.{digits}f}", style=style),
-            f"{scale * found.ci[0]:+.{digits}f} to {scale * found.ci[1]:+.{digits}f}",
-            _p(found.p),
-        )
-    console.print(table)
-    for note in notes:
-        console.print(Text(note, style="dim"), soft_wrap=True)
-    told = [s for s, d in comparison.items() if d.p is not None and d.p < 0.05]
-    sentence = (
-        f"B differs from A in {', '.join(told)} (p < 0.05 each)" if told else "no difference to be seen"
-    )
-    console.print(Text(sentence, style="bold"), soft_wrap=True)
+        style = {None: "", True: "green", False: "red"}[found.improves]
+        row = [Text(cell) for cell in found.cells(spec)]
+        row[3].stylize(style)
+        table.add_row(*row)
+    _print_table(console, table)
+    for note in comparison.notes:
+        _say(console, note, "dim")
+    _say(console, comparison.verdict, "bold")
 
 
 def print_list(kind: str, entries: Iterable[Entry], console: Console | None = None) -> None:
     """Names with their parameters and what they are."""
-    console = console or Console()
-    table = _table(kind, "what it is", right=False)
+    console = console or Screen()
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column(kind, overflow="fold")
+    table.add_column("what it is", overflow="fold")
     for entry in entries:
         table.add_row(entry.canonical, entry.summary)
-    console.print(table)
+    console.print(table if table.row_count else Text(f"there are no {kind} yet"))
 
 
 def reliability_lines(evaluation: Evaluation, bins: int = 15) -> list[Text]:
@@ -139,27 +117,19 @@ def _level(share: float) -> int:
     return round(float(share) * (_HEIGHT - 1))
 
 
-def _unit(found: Estimate) -> tuple[float, str]:
-    return (1.0, "") if found.spec.split("(")[0] in _PLAIN else (100.0, " %")
-
-
-def _digits(unit: str) -> int:
-    return 2 if unit else 4
-
-
-def _interval(found: Estimate, scale: float, unit: str) -> str:
-    if found.ci is None:
-        return "none"
-    digits = _digits(unit)
-    return f"{scale * found.ci[0]:.{digits}f} to {scale * found.ci[1]:.{digits}f}"
-
-
-def _p(p: float) -> str:
-    return "< 0.001" if p <= 0.001 else f"{p:.3f}" if p < 0.1 else f"{p:.2f}"
-
-
-def _table(*head: str, right: bool = True) -> Table:
+def _table(*head: str) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for i, name in enumerate(head):
-        table.add_column(name, justify="right" if right and i else "left", no_wrap=right, overflow="fold")
+        table.add_column(name, justify="right" if i else "left", no_wrap=True)
     return table
+
+
+def _print_table(console: Console, table: Table) -> None:
+    """As wide as the numbers need: a narrow terminal may wrap a line, but no digit is cut away."""
+    wide = console.options.update(max_width=10_000)
+    needed = Measurement.get(console, wide, table).maximum
+    console.print(table, width=max(needed, console.width), crop=False, no_wrap=True, overflow="ignore")
+
+
+def _say(console: Console, text: str, style: str) -> None:
+    console.print(Text(text, style=style), soft_wrap=True)
