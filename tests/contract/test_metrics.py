@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from html import unescape
 from math import inf, isfinite, isnan
 from typing import Any
 
@@ -16,6 +17,7 @@ from typer.testing import CliRunner
 import calibrant as cal
 from calibrant.cli import app
 from calibrant.core.contracts import Estimate, Null
+from calibrant.core.display import number
 from calibrant.core.registry import Entry, describe
 from calibrant.core.spec import canonical, show_value
 from calibrant.metrics.calibration_error import CalibrationError
@@ -427,11 +429,12 @@ def test_it_shows_itself(entry: Entry, generic) -> None:
     )  # nothing is drawn to print a value
     page = found._repr_html_()
     assert page.count("<td>") == 5
-    assert f"<td>{found.value:.4f}</td>" in page
+    assert f"<td>{number(found.value, found.unit)}</td>" in page
     assert entry.name in page
+    assert found.no_interval is None or found.no_interval in unescape(page)
     if found.null is not None:
         assert f"null {found.null.mean:.6g}" in repr(found)
-        assert f"{found.null.mean:.4f}" in page
+        assert number(found.null.mean, found.unit) in page
 
 
 def test_a_page_escapes_what_it_shows() -> None:

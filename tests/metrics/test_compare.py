@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from html import unescape
 from math import isnan
 
 import numpy as np
@@ -104,11 +105,24 @@ def test_resamples_where_nothing_can_be_ranked_are_left_out() -> None:
     counts = np.array([[1.0, 1, 1, 1], [2, 1, 1, 0], [0, 0, 0, 4]])
     found = cal.metric("auroc").resampled(Scores(cal.Predictions(logits, labels)), counts)
     assert [isnan(v) for v in found] == [False, True, True]
-    difference = cal.compare(cal.Predictions(logits, labels), cal.Predictions(logits**2, labels), ["auroc"])[
-        "auroc"
-    ]
+    logits, labels = np.tile(logits, (5, 1)), np.tile([0, 0, 0, 0], 5)
+    labels[0] = 1  # one wrong answer in twenty: a third of all resamples have none, and no ranking
+    one, two = cal.Predictions(logits, labels), cal.Predictions(logits**2, labels)
+    difference = cal.compare(one, two, ["auroc"])["auroc"]
+    assert difference.p is None
+    assert difference.reason is not None
+    assert "resamples" in difference.reason
+    labels[:8] = 1
+    difference = cal.compare(one, two, ["auroc"])["auroc"]
     assert difference.p is not None
     assert 0 < difference.p <= 1
+
+
+def test_a_handful_of_rows_is_no_bootstrap() -> None:
+    few = cal.Predictions(np.eye(4), np.arange(4))
+    difference = cal.compare(few, few, ["ece"])["ece"]
+    assert difference.reason == "4 rows are too few for a bootstrap; it takes 20"
+    assert difference.cells() == ["ece(bins=15)", "n/a", "", "", "", ""]
 
 
 def test_a_worse_calibrated_model_is_told_from_a_better_one(draw) -> None:
@@ -191,7 +205,9 @@ def test_a_table_for_notebooks(draw) -> None:
     found = cal.compare(a, b, ["ece", "auroc"], resamples=100)
     page = found._repr_html_()
     assert page.count("<tr>") == 3
-    assert f"{found['ece'].value:+.4f}" in page
+    assert f"<td>{100 * found['ece'].value:+.2f}</td>" in page
+    assert f"<td>{found['auroc'].value:+.4f}</td>" in page
+    assert found.verdict in unescape(page)
 
 
 def test_progress_reaches_its_end(draw) -> None:
