@@ -289,3 +289,21 @@ def test_every_wrong_type_of_argument(text: str, message: str) -> None:
     with pytest.raises(SpecError) as caught:
         build(text, "metrics")
     assert message in str(caught.value)
+
+
+def test_published_names_need_not_be_identifiers() -> None:
+    @registry.register("datasets", "20-test-groups")
+    @dataclass(frozen=True)
+    class Groups:
+        """A dataset for this test."""
+
+        length: int = 4
+
+    try:
+        assert build("20-test-groups", "datasets") == Groups()
+        assert build(" 20-test-groups(length=8) ", "datasets") == Groups(8)
+        assert build(canonical(Groups(5)), "datasets") == Groups(5)
+        with pytest.raises(SpecError, match="no dataset '20-test-group'; did you mean '20-test-groups'"):
+            build("20-test-group(length=8)", "datasets")
+    finally:
+        registry._pieces["datasets"].pop("20-test-groups")

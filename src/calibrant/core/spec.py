@@ -11,8 +11,9 @@ from __future__ import annotations
 import ast
 import json
 import math
+import re
 import typing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from calibrant.core.errors import CalibrantError, SpecError, nearest
 from calibrant.core.registry import lookup, name_of, parameters, type_name
 
 _LONGEST = 2000
+_PUBLISHED_NAME = re.compile(r"(?=[\w-]*-|\d)([A-Za-z0-9](?:[\w-]*[A-Za-z_][\w-]*)?)(\(.*\))?$", re.DOTALL)
 Value = Any  # int | float | str | bool | None | tuple of numbers | Call, as parsed
 
 
@@ -75,7 +77,14 @@ def parse(text: str) -> Spec:
 
 
 def build(text: str, kind: str) -> Any:
-    """One piece from a spec with exactly one term and no factor, such as a metric or a calibrator."""
+    """One piece from a spec with exactly one term and no factor, such as a metric or a calibrator.
+
+    Here a name may also be one that is no Python identifier: `fashion-mini`, `20newsgroups(length=400)`.
+    """
+    published = _PUBLISHED_NAME.match(text.strip())
+    if published:
+        name, arguments = published[1], published[2] or ""
+        return make(replace(parse("name" + arguments).terms[0].call, name=name), kind)
     spec = parse(text)
     if len(spec.terms) != 1 or spec.terms[0].factor != 1.0:
         raise SpecError(
