@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from calibrant.core.numerics import (
     BLOCK,
+    Rows,
     blocks,
     exact_sum,
     probability_blocks,
@@ -49,7 +50,19 @@ def naive(logits: np.ndarray, labels: np.ndarray) -> dict[str, np.ndarray]:
 
 def check(logits: torch.Tensor, labels: torch.Tensor, mode: dict[str, bool], rel: float) -> None:
     before = logits.clone()
-    found = row_pass(logits, labels, **mode)
+    check_rows(row_pass(logits, labels, **mode), logits, labels, before, mode, rel)
+    reach = float(logits.abs().max())
+    check_rows(row_pass(logits, labels, **mode, reach=reach), logits, labels, before, mode, rel)
+
+
+def check_rows(
+    found: Rows,
+    logits: torch.Tensor,
+    labels: torch.Tensor,
+    before: torch.Tensor,
+    mode: dict[str, bool],
+    rel: float,
+) -> None:
     truth = naive(logits.double().numpy(), labels.numpy())
     assert torch.equal(logits.nan_to_num(), before.nan_to_num())  # nothing is written to what came in
     np.testing.assert_allclose(found.confidence, truth["confidence"], rtol=rel, atol=0)

@@ -21,7 +21,9 @@ from calibrant.core.errors import CalibrantError
 FRACTION_BITS = 30
 ONE = 1 << FRACTION_BITS
 MOST_BINS = 1 << 24
-_PIECE = 1 << 15  # rows at a time: the scratch stays in the cache, and float64 sums of their fixed-point values exact
+_PIECE = (
+    1 << 17
+)  # rows at a time: the scratch stays in the cache, and float64 sums of their fixed-point values exact
 
 Int64 = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
 Float64 = np.ndarray[tuple[int, ...], np.dtype[np.float64]]

@@ -46,8 +46,9 @@ def predictions_fields(
     truth = as_classes(labels, "labels", rows, classes, place).to(checked.device)
     kept = as_meta(meta, place)
     probs, confidence, predicted = exact, given.get("confidence"), given.get("predicted")
+    reach: float | None = None
     if exact is None:
-        check_logits(checked, truth, place, label_may_be_masked=kept.get("from") == "probs")
+        reach = check_logits(checked, truth, place, label_may_be_masked=kept.get("from") == "probs")
         if given.get("probs") is not None:
             probs = as_floats(given["probs"], "probs", 2, place).to(checked.device)
             if probs.shape != checked.shape:
@@ -68,15 +69,16 @@ def predictions_fields(
         "probs": probs,
         "confidence": confidence,
         "predicted": predicted,
+        "reach": reach,
         "source": place.source,
     }
 
 
-def check_logits(logits: Tensor, labels: Tensor, place: Place, *, label_may_be_masked: bool) -> None:
-    """Refuse NaN and +inf; -inf is a mask, but never of a whole row and never of the true class."""
+def check_logits(logits: Tensor, labels: Tensor, place: Place, *, label_may_be_masked: bool) -> float:
+    """The largest size of a logit; NaN and +inf are refused. -inf is a mask, but never of a row or a true class."""
     low, high = torch.aminmax(logits)  # one pass without a copy; NaN comes through
     if math.isfinite(low) and math.isfinite(high):
-        return
+        return max(-float(low), float(high))
     nan, inf, masked, label = Tally(), Tally(), Tally(), Tally()
     top = logits.amax(dim=1)
     nan.add(top.isnan())
@@ -99,6 +101,7 @@ def check_logits(logits: Tensor, labels: Tensor, place: Place, *, label_may_be_m
         place.refuse(
             f"logits of {label.show(place)} masks the true class with -inf; unmask it, or leave the row out"
         )
+    return math.inf
 
 
 def check_probs(probs: Tensor, place: Place) -> None:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 DENSE = 2048
-_POINTS = 1 << 17  # points whose weights are held at a time
+_POINTS = 1 << 15  # points whose weights are held at a time: they stay in the cache
 Array = np.ndarray
 
 

@@ -17,7 +17,8 @@ from torch import Tensor
 
 BLOCK = 1 << 19  # elements in a block: two megabytes of float32
 _NARROW = 32
-_SAFE = 80.0
+_SAFE = 40.0
+"""Logits no larger than this need no row maximum: exponentials, their squares and long sums of them stay in range."""
 Array = np.ndarray
 
 
@@ -45,19 +46,26 @@ def working_dtype(dtype: torch.dtype) -> torch.dtype:
 
 
 def row_pass(
-    logits: Tensor, labels: Tensor, *, predicted: bool = False, nll: bool = False, brier: bool = False
+    logits: Tensor,
+    labels: Tensor,
+    *,
+    predicted: bool = False,
+    nll: bool = False,
+    brier: bool = False,
+    reach: float | None = None,
 ) -> Rows:
     """Top confidence and correctness of each row, and what else is asked for, from logits.
 
-    The probability of the label is set apart and the largest of the others is found: a right answer is one that is
-    above it. Where the two are equal, in exact ties and where rounding made them so, the logits decide.
+    `reach` is the largest size of any logit, where that is known: then nothing is read twice. The probability of the
+    label is set apart and the largest of the others is found: a right answer is one that is above it. Where the two
+    are equal, in exact ties and where rounding made them so, the logits decide.
     """
     n, dtype, device = len(logits), working_dtype(logits.dtype), logits.device
     at_label = torch.empty(n, dtype=dtype, device=device)
     other = torch.empty(n, dtype=dtype, device=device)
     square = torch.empty(n if brier else 0, dtype=dtype, device=device)
     first = torch.empty(n if predicted else 0, dtype=torch.int64, device=device)
-    for rows, p, total in _unscaled_blocks(logits):
+    for rows, p, total in _unscaled_blocks(logits, reach):
         label = labels[rows, None]
         torch.gather(p, 1, label, out=at_label[rows, None])
         if brier:
@@ -125,27 +133,36 @@ def probability_blocks(logits: Tensor, probs: Tensor | None = None) -> Iterator[
         yield rows, p if total is None else p.div_(total[:, None])
 
 
-def _unscaled_blocks(logits: Tensor) -> Iterator[tuple[slice, Tensor, Tensor | None]]:
+def _unscaled_blocks(
+    logits: Tensor, reach: float | None = None
+) -> Iterator[tuple[slice, Tensor, Tensor | None]]:
     """Blocks of softmax probabilities, or of what is left to be divided by each row's total.
 
-    The fused softmax is the fastest on long rows; on short ones plain steps are several times faster than it.
+    Plain steps are several times faster than the fused softmax on short rows, and on long ones where it is known that
+    no exponential can overflow or vanish.
     """
     n, k = logits.shape
     dtype = working_dtype(logits.dtype)
     scratch = torch.empty((max(1, BLOCK // k), k), dtype=dtype, device=logits.device)
+    plain = logits.device.type == "cpu" and (k <= _NARROW or (reach is not None and reach < _SAFE))
     for rows in blocks(n, k):
         z, p = logits[rows].to(dtype), scratch[: rows.stop - rows.start]
-        if k > _NARROW or z.device.type != "cpu":
+        if not plain:
             torch.softmax(z, 1, out=p)
             yield rows, p, None
             continue
-        low, high = z.aminmax()
-        if float(low) > -_SAFE and float(high) < _SAFE:  # no exponential can overflow or vanish
+        if (reach if reach is not None else _size(z)) < _SAFE:
             torch.exp(z, out=p)
         else:
             torch.sub(z, z.amax(dim=1, keepdim=True), out=p)
             p.exp_()
         yield rows, p, p.sum(dim=1)
+
+
+def _size(values: Tensor) -> float:
+    """The largest absolute value."""
+    low, high = values.aminmax()
+    return max(-float(low), float(high))
 
 
 def exact_sum(values: Array) -> float:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -48,6 +48,7 @@ class Predictions:
     confidence: Tensor | None
     predicted: Tensor | None
     source: str
+    reach: float | None = field(init=False)  # the largest size of a logit, which the check has seen
 
     def __init__(
         self,
@@ -171,8 +172,8 @@ class Predictions:
         exact: Tensor | None = None,
     ) -> None:
         fields = predictions_fields(logits, labels, ids, meta, given, place, exact)
-        for field, value in fields.items():
-            object.__setattr__(self, field, value)
+        for name, value in fields.items():
+            object.__setattr__(self, name, value)
 
 
 @dataclass(frozen=True, eq=False, init=False, repr=False)
@@ -235,8 +236,8 @@ class TopLabel:
             "meta": as_meta(meta, place),
             "source": place.source,
         }
-        for field, value in fields.items():
-            object.__setattr__(self, field, value)
+        for name, value in fields.items():
+            object.__setattr__(self, name, value)
 
 
 def load(path: str | os.PathLike[str]) -> Predictions | TopLabel:

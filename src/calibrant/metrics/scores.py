@@ -33,6 +33,7 @@ class Scores:
         self.probs: Tensor | None = None
         self.labels: Tensor | None = None
         self.classes: int | None = None
+        self._reach: float | None = None
         self.top_label = isinstance(source, TopLabel)
         self.weights = None if weights is None else check_weights(weights, self.n)
         self.weighting: object = object()  # part of every key in the cache whose value depends on the weights
@@ -49,7 +50,7 @@ class Scores:
             self._columns["predicted"] = _cpu(source.predicted)
             self._columns["correct"] = _cpu(source.predicted == source.labels)
         else:
-            self.logits, self.probs = source.logits, source.probs
+            self.logits, self.probs, self._reach = source.logits, source.probs, source.reach
 
     def reweighted(self, weights: Float64) -> Scores:
         """The same rows with other weights; columns and orders are shared, not copied."""
@@ -66,7 +67,10 @@ class Scores:
             return
         nll, brier = "nll" in wanted, "brier" in wanted
         if self.probs is None:
-            rows = row_pass(self.logits, self.labels, predicted="predicted" in wanted, nll=nll, brier=brier)
+            predicted = "predicted" in wanted
+            rows = row_pass(
+                self.logits, self.labels, predicted=predicted, nll=nll, brier=brier, reach=self._reach
+            )
         else:
             rows = row_pass_probs(self.probs, self.labels, brier=brier)
             if nll:
