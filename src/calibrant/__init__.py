@@ -9,7 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from calibrant import data, losses, metrics, surrogates
+    from calibrant import data, losses, metrics, models, surrogates
     from calibrant.core.contracts import Estimate, Null
     from calibrant.core.errors import CalibrantError, InputError, SpecError
     from calibrant.core.objective import Objective, loss
@@ -38,7 +38,7 @@ _HOME = {
     "Metric": "metrics.metric",
     "compare": "metrics.compare",
 }
-_ROOMS = {"data", "losses", "metrics", "surrogates"}
+_ROOMS = {"data", "losses", "metrics", "models", "surrogates"}
 
 __all__ = [
     "CalibrantError",
@@ -61,6 +61,7 @@ __all__ = [
     "losses",
     "metric",
     "metrics",
+    "models",
     "surrogates",
 ]
 
