@@ -3,8 +3,8 @@
     python benchmarks/train_gpu.py [--model resnet18] [--batch 128 512] [--write]
 
 45,000 random images of CIFAR's shape: what they show does not change the time. The plain loop is what a tutorial has:
-a DataLoader with 8 workers, crops and flips on the CPU, float32 with TF32 convolutions, a loss read at every step. The
-floor is the multiplications and additions of forward and backward at the rate that a large bfloat16 product reaches here.
+a DataLoader with 8 workers, crops and flips on the CPU, float32 with TF32 convolutions, a loss read at every step.
+The floor is the arithmetic of forward and backward at the rate that a large bfloat16 product reaches here.
 """
 
 from __future__ import annotations

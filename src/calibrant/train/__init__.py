@@ -1,4 +1,4 @@
-"""One training loop for every loss, network and dataset; a run is a frozen value, its directory says what came of it."""
+"""One training loop for every loss, network and dataset; a run is a frozen value, its directory what came of it."""
 
 from calibrant.train.loop import Trained, train
 from calibrant.train.recipe import RECIPES, Recipe, recipe
