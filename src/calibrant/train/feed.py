@@ -25,6 +25,11 @@ def epoch_seed(seed: int, epoch: int, purpose: str) -> int:
     return int.from_bytes(hashlib.sha256(text).digest()[:7], "big")
 
 
+def at(values: Tensor, place: Tensor) -> Tensor:
+    """One of many values, by a number on the device; `values[place]` would wait for the number."""
+    return values.index_select(0, place.view(1))[0]
+
+
 @dataclass(frozen=True, eq=False)
 class Preparation:
     """From stored inputs to what the network reads: pixels on the scale 0 to 1, minus mean, over standard deviation."""
@@ -128,7 +133,7 @@ class Feed:
             stored = view(stored, Views(self.shift[places], self.mirrored[places]))
         inputs, target = self.preparation(stored), labels
         if self.mixup is not None:
-            pairing = Pairing(self.share[step], self.partner[places])
+            pairing = Pairing(at(self.share, step), self.partner[places])
             soft = F.one_hot(labels, self.classes).float()
             inputs, target = self.mixup.mix(inputs, pairing), self.mixup.mix(soft, pairing)
         return Batch(inputs[self.part], target, labels, rows)

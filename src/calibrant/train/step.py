@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from calibrant.core.objective import Objective, State
-from calibrant.train.feed import Feed
+from calibrant.train.feed import Feed, at
 from calibrant.train.parallel import World
 from calibrant.train.recipe import Recipe
 
@@ -112,7 +112,7 @@ class Step:
 
     def __call__(self) -> None:
         batch = self.feed(self.tally.step)
-        rate_of(self.optimizer).copy_(self.rates[self.tally.step])
+        rate_of(self.optimizer).copy_(at(self.rates, self.tally.step))
         self.optimizer.zero_grad(set_to_none=True)
         with torch.autocast(batch.inputs.device.type, torch.bfloat16, enabled=self.half):
             own = self.network(batch.inputs)
