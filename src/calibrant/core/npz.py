@@ -14,7 +14,7 @@ import struct
 import warnings
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -41,11 +41,26 @@ DAMAGES = (zipfile.BadZipFile, zlib.error, EOFError, struct.error, NotImplemente
 
 def read(path: Path, place: Place) -> Content:
     """The arrays that make predictions, and the meta."""
+
+    def chosen(found: list[str]) -> Mapping[str, str]:
+        return choose([name for name in found if name != "meta"], place, "arrays", found)
+
+    arrays, text = members(path, place, chosen)
+    if text is None:
+        return Content(arrays)
+    meta, entry = unpack(text, place)
+    return Content(arrays, meta, entry)
+
+
+def members(
+    path: Path, place: Place, choice: Callable[[list[str]], Mapping[str, str]]
+) -> tuple[dict[str, Array], str | None]:
+    """The members that are chosen, from their stored names, under names of one's own; and the text of `meta`."""
     with opened(path, place) as file:
         _recognise(file, place)
         try:
             with zipfile.ZipFile(file) as archive:
-                return _read(archive, file, path, place)
+                return _read(archive, file, path, place, choice)
         except InputError:
             raise
         except (*DAMAGES, OSError, ValueError, OverflowError) as error:
@@ -78,26 +93,31 @@ def _recognise(file: BinaryIO, place: Place) -> None:
         place.refuse("this is no npz archive; write it with np.savez(path, logits=..., labels=...)")
 
 
-def _read(archive: zipfile.ZipFile, file: BinaryIO, path: Path, place: Place) -> Content:
-    members: dict[str, zipfile.ZipInfo] = {}
+def _read(
+    archive: zipfile.ZipFile,
+    file: BinaryIO,
+    path: Path,
+    place: Place,
+    choice: Callable[[list[str]], Mapping[str, str]],
+) -> tuple[dict[str, Array], str | None]:
+    found: dict[str, zipfile.ZipInfo] = {}
     if _entries(file) not in (len(archive.infolist()), 0xFFFF):  # a damaged length can hide an entry
         raise zipfile.BadZipFile("entries are missing")
     for member in archive.infolist():
         name = member.filename.removesuffix(".npy")
-        if name in members:
+        if name in found:
             place.refuse(f"it holds {show(name)} twice; write it again")
-        members[name] = member
+        found[name] = member
         with archive.open(member):  # compares the names in the directory and at the member
             pass
-    chosen = choose([name for name in members if name != "meta"], place, "arrays", members)
-    arrays = {own: _array(archive, file, path, members[name], place) for own, name in chosen.items()}
-    if "meta" not in members:
-        return Content(arrays)
-    text = _array(archive, file, path, members["meta"], place)
+    chosen = choice(list(found))
+    arrays = {own: _array(archive, file, path, found[name], place) for own, name in chosen.items()}
+    if "meta" not in found:
+        return arrays, None
+    text = _array(archive, file, path, found["meta"], place)
     if text.ndim or text.dtype.kind not in "US":
         place.refuse("its meta is no text; store it as np.array(json.dumps(meta))")
-    meta, entry = unpack(text.item(), place)
-    return Content(arrays, meta, entry)
+    return arrays, text.item()
 
 
 def _entries(file: BinaryIO) -> int:

@@ -7,10 +7,12 @@ Every dataset is a frozen dataclass with `load(data_dir) -> Published`, every ne
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
+import numpy as np
 from torch import Tensor, nn
 
 InputKind = Literal["image", "text", "vector"]
@@ -56,6 +58,46 @@ class Published:
 @runtime_checkable
 class Dataset(Protocol):
     """A source of samples; `data_dir` is where fetched and imported files lie, None for the user's default place."""
+
+    def load(self, data_dir: Path | None = None) -> Published: ...
+
+
+@dataclass(frozen=True)
+class Download:
+    """A published file: its address, and what its bytes hash to: "md5:..." or "sha256:...", "" if nobody says."""
+
+    url: str
+    checksum: str = ""
+
+    @property
+    def name(self) -> str:
+        """The name under which it is kept: the last part of the address."""
+        return self.url.rsplit("/", 1)[-1]
+
+
+@dataclass(frozen=True, eq=False)
+class Stock:
+    """A dataset as the data directory holds it: arrays of numbers, `y_train` and `y_test` among them, and class names.
+
+    Images are `x_train`, `x_test`, uint8 [N, C, H, W]; another kind of data names its arrays as it likes.
+    """
+
+    arrays: Mapping[str, np.ndarray[Any, Any]]
+    classes: tuple[str, ...]
+
+
+@runtime_checkable
+class Importable(Protocol):
+    """A dataset that is published in files of others: converted once, then loaded from one file of ours.
+
+    `read` takes what a person has: a file, an archive (which is not unpacked before) or a folder. After a fetch that
+    is the one file of `downloads`, or the folder of them if there are several.
+    """
+
+    @property
+    def downloads(self) -> tuple[Download, ...]: ...
+
+    def read(self, source: Path) -> Stock: ...
 
     def load(self, data_dir: Path | None = None) -> Published: ...
 
