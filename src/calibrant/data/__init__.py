@@ -1,7 +1,26 @@
-"""Where data come from, and how they are split: the embedded dataset and a source whose true posterior is known."""
+"""Where data come from, and how they are split: embedded, fetched, imported, one's own, or made with a known truth."""
 
+from calibrant.data.cifar import CIFAR10, CIFAR100
 from calibrant.data.fashion_mini import FashionMini
+from calibrant.data.mnist import MNIST, FashionMNIST
+from calibrant.data.own import Images, Npz, Parquet
 from calibrant.data.splits import Splits, split
+from calibrant.data.svhn import SVHN
 from calibrant.data.synthetic import Synthetic
+from calibrant.data.tiny_imagenet import TinyImageNet
 
-__all__ = ["FashionMini", "Splits", "Synthetic", "split"]
+__all__ = [
+    "CIFAR10",
+    "CIFAR100",
+    "MNIST",
+    "SVHN",
+    "FashionMNIST",
+    "FashionMini",
+    "Images",
+    "Npz",
+    "Parquet",
+    "Splits",
+    "Synthetic",
+    "TinyImageNet",
+    "split",
+]

@@ -52,7 +52,10 @@ def file_of(name: str, data_dir: Path | None = None) -> Path:
 
 
 def keep(name: str, stock: Stock, source: str, data_dir: Path | None = None) -> Kept:
-    """Write a dataset into the data directory, which is made if need be; `source` is remembered with it."""
+    """Write a dataset into the data directory, which is made if need be.
+
+    `source` is noted beside it, and not part of its hash: the same data from two sources have one hash.
+    """
     path = file_of(name, data_dir)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -60,12 +63,11 @@ def keep(name: str, stock: Stock, source: str, data_dir: Path | None = None) -> 
         Place(str(path.parent)).refuse(f"cannot make the data directory: {error.strerror or error}")
     meta = {
         "dataset": name,
-        "source": source,
         "classes": list(stock.classes),
         "rows": {"train": len(stock.arrays["y_train"]), "test": len(stock.arrays["y_test"])},
     }
     arrays = dict(stock.arrays)
-    npz.write(path, arrays, pack(meta, digest(arrays, meta), kind="dataset"))
+    npz.write(path, arrays, pack(meta, digest(arrays, meta), kind="dataset", source=source))
     return _kept(name, path, {})[0]
 
 
@@ -105,7 +107,7 @@ def _kept(name: str, path: Path, wanted: Mapping[str, str] | None) -> tuple[Kept
         rows: dict[str, Any] = meta["rows"]
         kept = Kept(
             path=path,
-            source=str(meta["source"]),
+            source=str(entry["source"]),
             classes=tuple(map(str, meta["classes"])),
             train=int(rows["train"]),
             test=int(rows["test"]),

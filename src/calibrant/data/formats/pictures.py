@@ -1,0 +1,121 @@
+"""What every reader of images hands over, and the one check that it has to pass before it is kept."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from calibrant.core.place import Place, show
+from calibrant.core.samples import InputShape, Published, Samples, Stock
+
+Array = np.ndarray[Any, Any]
+Shape = tuple[int, int, int]
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """Images, uint8 [N, C, H, W], and their labels, integers [N]."""
+
+    images: Array
+    labels: Array
+
+
+@dataclass(frozen=True, eq=False)
+class Pictures:
+    """The two published parts. `classes` are the names that the files give, if they do; `by_name` says that labels
+    are only the places of names in `classes`, not numbers of the publisher."""
+
+    train: Part
+    test: Part
+    classes: tuple[str, ...] | None = None
+    by_name: bool = False
+
+
+def stock(
+    found: Pictures, place: Place, shape: Shape | None = None, classes: tuple[str, ...] | None = None
+) -> Stock:
+    """What is kept of images, if they have the expected shape and classes, as far as one is expected."""
+    names = classes or found.classes or _numbered(found)
+    table = None
+    if classes is not None and found.classes is not None:
+        table = _same_classes(found, classes, place)
+    if not names:
+        place.refuse("there is no class in it")
+    parts = {}
+    for name, part in (("train", found.train), ("test", found.test)):
+        x, y = part.images, _whole(part.labels, name, place)
+        if x.dtype != np.uint8 or x.ndim != 4:
+            place.refuse(
+                f"the {name} images are {x.dtype} of shape {list(x.shape)}, and uint8 images are wanted, 0 to 255"
+            )
+        if shape is not None and x.shape[1:] != shape:
+            place.refuse(
+                f"the {name} images are {_size(x)}, not {_size(np.empty((0, *shape)))}; is it another dataset?"
+            )
+        if x.shape[1:] != found.train.images.shape[1:]:
+            place.refuse(f"training images are {_size(found.train.images)}, test images are {_size(x)}")
+        if len(x) != len(y):
+            place.refuse(f"there are {len(x):,} {name} images and {len(y):,} labels; each image needs one")
+        if not len(x):
+            place.refuse(f"there are no {name} images")
+        if y.min() < 0 or y.max() >= len(names):
+            row = int(np.flatnonzero((y < 0) | (y >= len(names)))[0])
+            place.refuse(
+                f"the label of {name} row {row} is {y[row]}, and there are classes 0 to {len(names) - 1}"
+            )
+        parts[f"x_{name}"] = np.ascontiguousarray(x)
+        parts[f"y_{name}"] = (y if table is None else table[y]).astype(np.int64)
+    return Stock(parts, names)
+
+
+def published(name: str, kept: Stock) -> Published:
+    """Images as datasets hand them over; an id is the row in the published order, test rows counted on from train."""
+    arrays = {key: torch.from_numpy(np.asarray(value)) for key, value in kept.arrays.items()}
+    rows, more = len(arrays["y_train"]), len(arrays["y_test"])
+    return Published(
+        name=name,
+        classes=kept.classes,
+        shape=InputShape("image", tuple(arrays["x_train"].shape[1:])),
+        train=Samples(arrays["x_train"], arrays["y_train"].long(), torch.arange(rows)),
+        test=Samples(arrays["x_test"], arrays["y_test"].long(), torch.arange(rows, rows + more)),
+    )
+
+
+def _same_classes(found: Pictures, classes: tuple[str, ...], place: Place) -> Array | None:
+    """How labels by name become the publisher's numbers; None where they are these numbers already."""
+    given = found.classes or ()
+    if len(given) != len(classes):
+        place.refuse(f"it has {len(given)} classes, and {len(classes)} are expected; is it another dataset?")
+    if not found.by_name:
+        return None
+    ours = {_plain(name): number for number, name in enumerate(classes)}
+    strange = [name for name in given if _plain(name) not in ours]
+    if strange:
+        place.refuse(f"{show(strange[0])} is none of the classes, which are {show(', '.join(classes), 200)}")
+    return np.array([ours[_plain(name)] for name in given], dtype=np.int64)
+
+
+def _plain(name: str) -> str:
+    return "".join(letter for letter in name.lower() if letter.isalnum())
+
+
+def _numbered(found: Pictures) -> tuple[str, ...]:
+    labels = [part.labels for part in (found.train, found.test) if len(part.labels)]
+    most = max((int(each.max()) for each in labels if np.issubdtype(each.dtype, np.integer)), default=-1)
+    return tuple(str(number) for number in range(min(most + 1, 1 << 20)))
+
+
+def _whole(labels: Array, name: str, place: Place) -> Array:
+    labels = labels.reshape(-1) if labels.ndim == 2 and labels.shape[1] == 1 else labels
+    if labels.ndim != 1 or not np.issubdtype(labels.dtype, np.integer):
+        place.refuse(
+            f"the {name} labels are {labels.dtype} of shape {list(labels.shape)}, and one integer per image is wanted"
+        )
+    return labels
+
+
+def _size(images: Array) -> str:
+    return " x ".join(str(side) for side in images.shape[1:]) + " (channels, height, width)"

@@ -1,0 +1,104 @@
+"""What there is, what is in the data directory, and how it gets there: fetched from its publisher, or imported."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from calibrant.core.errors import InputError, SpecError
+from calibrant.core.place import Place
+from calibrant.core.registry import describe, lookup, parameters
+from calibrant.core.samples import Download, Importable
+from calibrant.data import store
+from calibrant.data.download import Report, Unreachable, download
+
+State = Literal["kept", "absent", "damaged", "ready", "own"]
+
+
+@dataclass(frozen=True)
+class Item:
+    """A dataset by name: `kept` in the data directory, `absent` or `damaged` there, `ready` without a file, or of `own`
+    files, which a parameter names."""
+
+    name: str
+    summary: str
+    state: State
+    downloads: tuple[Download, ...] = ()
+    kept: store.Kept | None = None
+
+
+def items(data_dir: Path | None = None) -> list[Item]:
+    """Every registered dataset, in name order."""
+    found = []
+    for entry in describe("datasets"):
+        if any(parameter.required for parameter in entry.parameters):
+            found.append(Item(entry.name, entry.summary, "own"))
+            continue
+        piece = entry.piece()
+        if not isinstance(piece, Importable):
+            found.append(Item(entry.name, entry.summary, "ready"))
+            continue
+        state: State
+        try:
+            kept = store.look(entry.name, data_dir)
+            state = "absent" if kept is None else "kept"
+        except InputError:
+            kept, state = None, "damaged"
+        found.append(Item(entry.name, entry.summary, state, tuple(piece.downloads), kept))
+    return found
+
+
+def importable(name: str) -> Importable:
+    """The dataset of that name, if it is one that is kept in the data directory."""
+    piece = lookup("datasets", name)
+    if any(parameter.required for parameter in parameters(piece)):
+        raise SpecError(f"{name} reads your own files where they lie: write {name}(path=...) as the dataset")
+    made = piece()
+    if not isinstance(made, Importable):
+        known = ", ".join(item.name for item in items() if item.downloads)
+        raise SpecError(f"{name} needs no files; those that can be fetched or imported are {known}")
+    return made
+
+
+def fetch(name: str, data_dir: Path | None, progress: Callable[[Download], Report]) -> store.Kept:
+    """Download what is published, convert it, and delete what was downloaded; nothing is done if it is kept already.
+
+    `progress` is called with each file before it is downloaded, and gives what is told of its bytes.
+    """
+    piece = importable(name)
+    kept = store.look(name, data_dir)
+    if kept is not None:
+        return kept
+    folder = store.directory(data_dir) / "downloads" / name
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        Place(str(folder)).refuse(f"cannot make this directory: {error.strerror or error}")
+    try:
+        files = [download(item, folder, progress(item)) for item in piece.downloads]
+    except Unreachable as error:
+        raise InputError(f"{error}; run this again to go on, or {by_hand(name, piece, data_dir)}") from None
+    kept = store.keep(name, piece.read(files[0] if len(files) == 1 else folder), "fetched", data_dir)
+    for file in files:
+        file.unlink()
+    if not any(folder.iterdir()):
+        folder.rmdir()
+    return kept
+
+
+def bring(name: str, source: Path, data_dir: Path | None) -> store.Kept:
+    """Convert a file, an archive or a folder that is here already; what was kept under this name is replaced."""
+    piece = importable(name)
+    return store.keep(name, piece.read(source), source.resolve().name, data_dir)
+
+
+def by_hand(name: str, piece: Importable, data_dir: Path | None) -> str:
+    """What to do where there is no network: which files to carry here, and the command that takes them."""
+    option = "" if data_dir is None else f" --data-dir {data_dir}"
+    urls = [item.url for item in piece.downloads]
+    if len(urls) == 1:
+        return f"get {urls[0]} elsewhere and run 'calibrant data import {name} {piece.downloads[0].name}{option}'"
+    shown = f"{', '.join(urls[:-1])} and {urls[-1]}"
+    return f"get {shown} elsewhere, put them into one folder and run 'calibrant data import {name} FOLDER{option}'"
