@@ -160,12 +160,24 @@ def test_a_whole_float_is_an_integer() -> None:
 ENTRIES = [entry for kind in registry.ROOMS for entry in describe(kind)]
 
 
+SAMPLES = {str: '"some/where"'}
+"""A value for each type that a required parameter has."""
+
+
 @pytest.mark.parametrize("entry", ENTRIES, ids=lambda e: f"{e.kind}-{e.name}")
 def test_the_canonical_form_builds_the_same_piece(entry: Entry) -> None:
-    built = build(entry.canonical, entry.kind)
-    assert built == build(entry.name, entry.kind)
-    assert canonical(built) == entry.canonical
-    assert all(f"{p.name}=" in entry.canonical for p in entry.parameters if not p.convention)
+    needed = ", ".join(f"{p.name}={SAMPLES[p.type]}" for p in entry.parameters if p.required)
+    built = build(f"{entry.name}({needed})", entry.kind)
+    shown = canonical(built)
+    assert build(shown, entry.kind) == built
+    assert all(f"{p.name}=" in shown for p in entry.parameters if not p.convention)
+    if needed:
+        with pytest.raises(SpecError, match=f"{entry.name} needs"):
+            build(entry.canonical, entry.kind)
+        assert build(entry.canonical.replace("(", f"({needed}, ", 1), entry.kind) == built
+    else:
+        assert shown == entry.canonical
+        assert build(entry.canonical, entry.kind) == built
 
 
 @given(st.integers(1, 10**6), st.integers(1, 10**9), st.floats(1e-5, 10))
