@@ -6,9 +6,13 @@ import numpy as np
 import pytest
 import torch
 from scipy import stats
+from sklearn.linear_model import LogisticRegression
 
 import calibrant as cal
+from calibrant.core.samples import Dataset, InputShape
+from calibrant.core.spec import build
 from calibrant.data import Synthetic
+from calibrant.data.splits import split
 
 
 def gaps(source: Synthetic, n: int = 200_000, seed: int = 1) -> np.ndarray:
@@ -90,11 +94,72 @@ def test_logits_have_the_spread() -> None:
     assert stats.kstest(logits.flatten().numpy(), stats.norm(0, 1.5).cdf).pvalue > 1e-3
 
 
+def test_the_dataset_hands_over_rows_of_the_same_world() -> None:
+    """Labels follow the same posterior: the classes of all rows, against its sum, are a sum of independent coins."""
+    source = Synthetic(classes=4, error=0.05, train=20_000, test=5_000)
+    published = source.load()
+    assert published.shape == InputShape("vector", (4,))
+    assert published.train.inputs.dtype == torch.float32
+    assert published.train.inputs.shape == (20_000, 4)
+    assert torch.equal(torch.cat([published.train.ids, published.test.ids]), torch.arange(25_000))
+    for part in (published.train, published.test):
+        p = source.posterior(part.inputs)
+        hits = torch.nn.functional.one_hot(part.labels, 4).double()
+        z = (hits - p).sum(0) / (p * (1 - p)).sum(0).sqrt()
+        assert z.abs().max() < 4.5  # eight of them, seeded
+        nll = -p.gather(1, part.labels[:, None]).log()
+        entropy = -(p * p.log()).sum(1)
+        assert abs(float(nll.mean() - entropy.mean())) < 4.5 * float(nll.std()) / len(part) ** 0.5
+
+
+def test_rows_of_the_dataset_repeat_and_are_never_those_of_draw() -> None:
+    small, large = Synthetic(train=500, test=300).load(), Synthetic(train=900, test=400).load()
+    for part in ("train", "test"):
+        few, many = getattr(small, part), getattr(large, part)
+        assert torch.equal(few.inputs, many.inputs[: len(few)])
+        assert torch.equal(few.labels, many.labels[: len(few)])
+    rows = torch.cat([large.train.inputs, large.test.inputs, Synthetic().draw(900, seed=0)[0].logits])
+    assert len(rows.unique(dim=0)) == 2_200
+
+
+def test_the_true_error_of_a_trained_network_is_known() -> None:
+    """Logistic regression, the posterior's own family, recovers it; the same logits doubled are as wrong as they look.
+
+    With 20,000 rows each of 3 x 4 weights is known to about 0.03, and so a confidence to about 0.01.
+    """
+    source = Synthetic(train=20_000)
+    published = source.load()
+    z, y = published.train.inputs.numpy(), published.train.labels.numpy()
+    found = LogisticRegression(C=1e6).fit(z, y)
+    fresh = source.draw(50_000, seed=9)[0].logits  # as many new inputs as one likes
+    logits = torch.from_numpy(found.decision_function(fresh.numpy()))
+
+    def true_gap(logits: torch.Tensor) -> torch.Tensor:
+        confidence, predicted = logits.softmax(1).max(1)
+        return confidence - source.posterior(fresh).gather(1, predicted[:, None])[:, 0]
+
+    assert true_gap(logits).abs().mean() < 0.01
+    assert float(true_gap(2 * logits).mean()) == pytest.approx(
+        0.116, abs=0.01
+    )  # the input doubled, of 1,000,000 rows
+    assert true_gap(fresh.double()).abs().max() < 1e-12  # the network that returns its input
+
+
+def test_it_trains_by_name_with_its_sizes() -> None:
+    found = build("synthetic(classes=100, spread=4, train=1000, test=500)", "datasets")
+    assert isinstance(found, Dataset)
+    parts = split(found.load(), "8:1:1")
+    assert [len(p) for p in (parts.train, parts.val, parts.meta, parts.test)] == [800, 100, 100, 500]
+    assert parts.train.labels.max() < 100
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ({"classes": 1}, "classes must be at least 2, not 1"),
         ({"spread": 0.0}, "spread must be positive"),
+        ({"train": 0}, "train must be at least 1 row, not 0"),
+        ({"test": -5}, "test must be at least 1 row, not -5"),
         ({"error": 0.9}, "error lies between 0 and 0.333"),
         ({"error": float("nan")}, "error"),
     ],
