@@ -9,7 +9,9 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from calibrant import data, losses, metrics, models, surrogates
+    from calibrant import calibrators, data, losses, metrics, models, surrogates
+    from calibrant.core.calibrator_file import load_calibrator
+    from calibrant.core.chain import calibrator
     from calibrant.core.contracts import Estimate, Null
     from calibrant.core.errors import CalibrantError, InputError, SpecError
     from calibrant.core.objective import Objective, loss
@@ -28,6 +30,8 @@ _HOME = {
     "Null": "core.contracts",
     "Objective": "core.objective",
     "loss": "core.objective",
+    "calibrator": "core.chain",
+    "load_calibrator": "core.calibrator_file",
     "Predictions": "core.predictions",
     "TopLabel": "core.predictions",
     "Evaluation": "metrics.evaluate",
@@ -38,7 +42,7 @@ _HOME = {
     "Metric": "metrics.metric",
     "compare": "metrics.compare",
 }
-_ROOMS = {"data", "losses", "metrics", "models", "surrogates"}
+_ROOMS = {"calibrators", "data", "losses", "metrics", "models", "surrogates"}
 
 __all__ = [
     "CalibrantError",
@@ -54,9 +58,12 @@ __all__ = [
     "SpecError",
     "TopLabel",
     "__version__",
+    "calibrator",
+    "calibrators",
     "compare",
     "data",
     "evaluate",
+    "load_calibrator",
     "loss",
     "losses",
     "metric",

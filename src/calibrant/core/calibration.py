@@ -9,22 +9,31 @@ like. Saving, loading, chaining, exporting and the commands need nothing else of
 
 from __future__ import annotations
 
+import os
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
+from calibrant.core.arrays import as_floats
+from calibrant.core.contracts import ArrayLike
 from calibrant.core.errors import CalibrantError, InputError
+from calibrant.core.numerics import working_dtype
+from calibrant.core.place import Place
+from calibrant.core.predictions import Predictions
 from calibrant.core.spec import canonical
 
 Scope = Literal["full", "top"]
 State = Mapping[str, Tensor]
 Shape = tuple[int | None, ...]
 """The shape of a tensor of a state; None where the length depends on the data, such as the steps of an isotonic map."""
+
+KEPT = (torch.float64, torch.float32, torch.int64, torch.bool)
+"""The types of the tensors of a state."""
 
 
 class CalibrationWarning(UserWarning):
@@ -39,8 +48,8 @@ class Top:
     confidence: Tensor
 
 
-class Calibrator(ABC):
-    """The interface of a post-hoc map. Settings are dataclass fields; the scope may depend on them."""
+class Procedure(ABC):
+    """What can be fitted by name: a calibrator, or a choice among calibrators, which the fit makes."""
 
     @property
     @abstractmethod
@@ -51,6 +60,23 @@ class Calibrator(ABC):
     @abstractmethod
     def keeps_argmax(self) -> bool:
         """Whether the predicted class is promised to stay."""
+
+    @abstractmethod
+    def settle(self, logits: Tensor, labels: Tensor) -> Fitted:
+        """The fit to checked logits and labels. What it holds is always a calibrator, never a choice."""
+
+    def fit(self, logits: ArrayLike, labels: ArrayLike, *, source: str = "memory") -> Fitted:
+        """Learn from predictions that the network was not trained on, and that are not scored afterwards."""
+        checked = check_fit(logits, labels, source)
+        with torch.no_grad():
+            return self.settle(*checked)
+
+    def __str__(self) -> str:
+        return canonical(self)
+
+
+class Calibrator(Procedure):
+    """The interface of a post-hoc map. Settings are dataclass fields; the scope may depend on them."""
 
     @abstractmethod
     def learn(self, logits: Tensor, labels: Tensor) -> dict[str, Tensor]:
@@ -64,55 +90,56 @@ class Calibrator(ABC):
     def shapes(self, classes: int) -> dict[str, Shape]:
         """The tensors of a state by name, so that a file can be refused before it is used."""
 
-    def fit(self, logits: Tensor, labels: Tensor) -> Fitted:
-        """Learn from predictions that the network was not trained on, and that are not scored afterwards."""
-        check_fit(logits, labels)
-        with torch.no_grad():
-            return Fitted(self, self.learn(logits.detach(), labels), int(logits.shape[1]))
+    @property
+    def settled(self) -> bool:
+        """Whether it is one calibrator; a chain in which a choice is still to be made is not."""
+        return True
 
-    def __str__(self) -> str:
-        return canonical(self)
+    def settle(self, logits: Tensor, labels: Tensor) -> Fitted:
+        about = {"n": len(labels)}
+        return Fitted(self, self.learn(logits, labels), int(logits.shape[1]), provenance=about)
 
 
 @dataclass(frozen=True, eq=False)
 class Fitted:
-    """A calibrator with what it learned; call it on logits."""
+    """A calibrator with what it learned; call it on logits.
+
+    `notes` say how it was chosen, if it was; `provenance` is what is known of the rows that it was fitted to.
+    """
 
     calibrator: Calibrator
     state: State
     classes: int
+    notes: tuple[str, ...] = ()
+    provenance: Mapping[str, Any] = field(default_factory=dict)
 
-    def __call__(self, logits: Tensor) -> Tensor | Top:
-        if logits.ndim != 2 or logits.shape[1] != self.classes:
+    def __call__(self, logits: ArrayLike) -> Tensor | Top:
+        given = as_floats(logits, "logits", 2, Place())
+        if given.shape[1] != self.classes:
             raise InputError(
-                f"{self.calibrator} was fitted to {self.classes} classes, and these logits are {list(logits.shape)}"
+                f"{self.calibrator} was fitted to {self.classes} classes, and these logits are {list(given.shape)}"
             )
         with torch.no_grad():
-            return self.calibrator.apply(self.state, logits)
+            state = {name: tensor.to(given.device) for name, tensor in self.state.items()}
+            return self.calibrator.apply(state, given.to(working_dtype(given.dtype)))
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write a whole file or none: safetensors with a SHA-256 of every byte, which `load_calibrator` reads."""
+        from calibrant.core.calibrator_file import save_calibrator
+
+        save_calibrator(self, path)
 
     def __repr__(self) -> str:
         return f"Fitted({self.calibrator}, classes={self.classes})"
 
 
-def check_fit(logits: Tensor, labels: Tensor) -> None:
-    """Refuse what no calibrator can learn from: no rows, NaN, +inf, labels out of range, a masked true class."""
-    if logits.ndim != 2 or logits.shape[1] < 2 or not logits.is_floating_point():
-        raise InputError(f"logits must be [N, K] floats with K >= 2, not {logits.dtype} {list(logits.shape)}")
-    if labels.shape != logits.shape[:1] or labels.is_floating_point():
-        raise InputError(
-            f"labels must be {logits.shape[0]} integers, not {labels.dtype} {list(labels.shape)}"
-        )
-    if not len(labels):
-        raise InputError("there are no rows to fit to")
-    if int(labels.min()) < 0 or int(labels.max()) >= logits.shape[1]:
-        raise InputError(f"labels must lie between 0 and {logits.shape[1] - 1}")
-    wrong = torch.isnan(logits) | (logits == torch.inf)
-    if bool(wrong.any()):
-        row = int(wrong.any(1).nonzero()[0, 0])
-        raise InputError(f"row {row}: logits must be finite, or -inf for a masked class")
-    masked = logits.gather(1, labels[:, None].long())[:, 0] == -torch.inf
-    if bool(masked.any()):
-        raise InputError(f"row {int(masked.nonzero()[0, 0])}: the true class is masked (-inf)")
+def check_fit(logits: ArrayLike, labels: ArrayLike, source: str = "memory") -> tuple[Tensor, Tensor]:
+    """Logits in float32 or float64 and labels in int64, or a refusal of what no calibrator can learn from.
+
+    That is: no rows, NaN, +inf, labels out of range, a true class that is masked with -inf.
+    """
+    known = Predictions(logits, labels, source=source)
+    return known.logits.to(working_dtype(known.logits.dtype)), known.labels
 
 
 def warn(text: str) -> None:
@@ -121,13 +148,21 @@ def warn(text: str) -> None:
 
 
 def check_state(calibrator: Calibrator, state: State, classes: int) -> None:
-    """Refuse a state that is not one of this calibrator: a name, a shape or a dtype that does not fit."""
+    """Refuse a state that is not one of this calibrator: a name, a shape, a type or a number that does not fit."""
     wanted = calibrator.shapes(classes)
     if set(wanted) != set(state):
-        raise CalibrantError(f"{calibrator} keeps {sorted(wanted)}, and this state holds {sorted(state)}")
+        raise CalibrantError(
+            f"{calibrator} keeps {sorted(wanted)}, and this state holds {sorted(state)[:20]}; fit it again"
+        )
     for name, shape in wanted.items():
-        found = tuple(state[name].shape)
+        tensor, found = state[name], tuple(state[name].shape)
         if len(found) != len(shape) or any(
             w is not None and w != f for w, f in zip(shape, found, strict=True)
         ):
-            raise CalibrantError(f"{name} of {calibrator} has shape {list(found)}, not {list(shape)}")
+            raise CalibrantError(
+                f"{name} of {calibrator} has shape {list(found)}, not {list(shape)}; fit it again"
+            )
+        if tensor.dtype not in KEPT:
+            raise CalibrantError(f"{name} of {calibrator} is {tensor.dtype}, which no state is; fit it again")
+        if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
+            raise CalibrantError(f"{name} of {calibrator} has numbers that are not finite; fit it again")

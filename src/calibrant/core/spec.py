@@ -153,6 +153,11 @@ def show_value(value: Any) -> str:
 
 def split_specs(text: str) -> list[str]:
     """Split `ece(bins=15),nll` at the commas outside brackets and quotes; white space is normalised."""
+    return [part for part in split_at(text, ",") if part]
+
+
+def split_at(text: str, mark: str) -> list[str]:
+    """What stands between the marks outside brackets and quotes, empty parts too; white space is normalised."""
     parts, depth, quote, current = [], 0, "", ""
     for char in text:
         if quote:
@@ -163,13 +168,13 @@ def split_specs(text: str) -> list[str]:
             depth += 1
         elif char in ")]":
             depth -= 1
-        if char == "," and depth <= 0 and not quote:
+        if char == mark and depth <= 0 and not quote:
             parts.append(current)
             current = ""
         else:
             current += char
     parts.append(current)
-    return [" ".join(part.split()) for part in parts if part.strip()]
+    return [" ".join(part.split()) for part in parts]
 
 
 def _terms(node: ast.expr, sign: float, source: str) -> typing.Iterator[Term]:
