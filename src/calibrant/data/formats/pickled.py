@@ -2,7 +2,8 @@
 
 A pickle is a program that may call anything it can name. Here it can name four things, the ones that a pickled numpy
 array mentions, and gets none of them: they are replaced by classes of this module that only remember what they are
-given. From that, an array is made by us, of a type that is looked up in a list.
+given. From that, an array is made by us, of a type that is looked up in a list. Before anything is run, the program
+is read through: it may use the instructions that make such data, and none that could fill the memory or the stack.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ from __future__ import annotations
 import io
 import math
 import pickle
-from typing import Any, NoReturn
+import pickletools
+from typing import Any
 
 import numpy as np
 
@@ -20,6 +22,32 @@ from calibrant.core.place import Place, show
 MOST_BYTES = 1 << 30
 TYPES = {f"{kind}{size}" for kind in "iu" for size in (1, 2, 4, 8)} | {"f4", "f8", "b1"}
 PLAIN = (type(None), bool, int, float, str, bytes)
+
+CONTAINERS = {
+    "EMPTY_LIST",
+    "LIST",
+    "EMPTY_TUPLE",
+    "TUPLE",
+    "TUPLE1",
+    "TUPLE2",
+    "TUPLE3",
+    "EMPTY_DICT",
+    "DICT",
+}
+REMEMBERING = {"BINPUT", "LONG_BINPUT", "BINGET", "LONG_BINGET"}
+INSTRUCTIONS = {
+    *CONTAINERS,
+    *REMEMBERING,
+    *("PROTO", "FRAME", "STOP", "MARK", "MEMOIZE", "APPEND", "APPENDS", "SETITEM", "SETITEMS"),
+    *("NONE", "NEWTRUE", "NEWFALSE", "BININT", "BININT1", "BININT2", "LONG1", "LONG4", "BINFLOAT"),
+    *("SHORT_BINSTRING", "BINSTRING", "SHORT_BINBYTES", "BINBYTES", "BINBYTES8"),
+    *("SHORT_BINUNICODE", "BINUNICODE", "BINUNICODE8"),
+    *("GLOBAL", "STACK_GLOBAL", "REDUCE", "BUILD"),
+}
+"""What protocols 2 to 4 write for numbers, texts, lists, dicts and arrays. No extension codes, no persistent ids."""
+
+MOST_CONTAINERS = 1_000
+MOST_REMEMBERED = 1 << 22
 
 
 class _Type:
@@ -89,9 +117,6 @@ class _Unpickler(pickle.Unpickler):  # noqa: TID251 (find_class hands out classe
             )
         return admitted
 
-    def persistent_load(self, pid: object) -> NoReturn:
-        self.place.refuse("the pickle points to something outside itself; it is refused")
-
 
 def unpickle(data: bytes, place: Place) -> Any:
     """Lists, tuples, dicts, texts, bytes, numbers and numpy arrays; what was a text in Python 2 is bytes, keys too."""
@@ -100,11 +125,37 @@ def unpickle(data: bytes, place: Place) -> Any:
     reader = _Unpickler(io.BytesIO(data), encoding="bytes")
     reader.place = place
     try:
+        _read_through(data, place)
         return _made(reader.load(), {}, 0)
     except InputError:
         raise
     except Exception as error:  # whatever bytes can do to a parser
         place.refuse(f"the pickle is damaged, or holds what CIFAR does not ({show(error, 60)}); get it again")
+
+
+def _read_through(data: bytes, place: Place) -> None:
+    """Refuse what plain data never need: other instructions, places in memory far out, nesting without end.
+
+    The reader of CPython makes room up to the highest place that is named, and hashes nested tuples by recursion, so a
+    few bytes could ask for gigabytes or overflow the stack.
+    """
+    containers = 0
+    for instruction, argument, _ in pickletools.genops(data):
+        name = instruction.name
+        if name not in INSTRUCTIONS:
+            place.refuse(
+                f"the pickle has the instruction {name}, which no dataset needs; it is refused, unrun"
+            )
+        if name in REMEMBERING and (argument or 0) > MOST_REMEMBERED:
+            place.refuse(
+                f"the pickle remembers a value as number {argument:,}, more than CIFAR; it is refused, unrun"
+            )
+        containers += name in CONTAINERS
+        if containers > MOST_CONTAINERS:
+            place.refuse(
+                f"the pickle has more than {MOST_CONTAINERS:,} lists, tuples and dicts, more than CIFAR; "
+                "it is refused, unrun"
+            )
 
 
 def _made(value: Any, made: dict[int, Any], depth: int) -> Any:
