@@ -56,11 +56,10 @@ def fetch_command(name: NameArgument, data_dir: DataDirOption = None) -> None:
 
         from calibrant.core.samples import Download
         from calibrant.data.download import Report
-        from calibrant.data.shelf import fetch, importable
-        from calibrant.data.store import look
+        from calibrant.data.shelf import fetch, importable, there
 
         importable(name)
-        there = look(name, data_dir) is not None
+        before = there(name, data_dir)
         with ExitStack() as bars:
 
             def begin(item: Download) -> Report:
@@ -69,7 +68,7 @@ def fetch_command(name: NameArgument, data_dir: DataDirOption = None) -> None:
                 return bars.enter_context(progress(item.name))
 
             kept = fetch(name, data_dir, begin)
-        typer.echo(_sentence(name, kept) + (" already" if there else ""))
+        typer.echo(_sentence(name, kept) + ("" if before is None else ", fetched or imported before"))
 
 
 @data_app.command("import")
@@ -87,9 +86,13 @@ def import_command(
 ) -> None:
     """Convert files that are here into the one file that is kept of a dataset; what was kept of it is replaced."""
     with guarded():
-        from calibrant.data.shelf import bring
+        from calibrant.data.shelf import bring, oddity
 
-        typer.echo(_sentence(name, bring(name, source, data_dir)))
+        kept = bring(name, source, data_dir)
+        typer.echo(_sentence(name, kept))
+        odd = oddity(name, kept)
+        if odd is not None:
+            typer.echo(f"note: {odd}", err=True)
 
 
 def _sentence(name: str, kept: Kept) -> str:

@@ -47,6 +47,7 @@ class CIFAR10:
     """
 
     mirrored: ClassVar[bool] = True
+    rows: ClassVar[tuple[int, int]] = (50_000, 10_000)
     downloads: ClassVar[tuple[Download, ...]] = (
         Download(f"{HOME}/cifar-10-python.tar.gz", "md5:c58f30108f718f92721af3b95e74349a"),
     )
@@ -71,6 +72,7 @@ class CIFAR100:
     """
 
     mirrored: ClassVar[bool] = True
+    rows: ClassVar[tuple[int, int]] = (50_000, 10_000)
     downloads: ClassVar[tuple[Download, ...]] = (
         Download(f"{HOME}/cifar-100-python.tar.gz", "md5:eb9058c3a382ffc7106e4002c42a8d85"),
     )

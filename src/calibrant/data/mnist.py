@@ -35,6 +35,7 @@ class FashionMNIST:
     """
 
     mirrored: ClassVar[bool] = True
+    rows: ClassVar[tuple[int, int]] = (60_000, 10_000)
     downloads: ClassVar[tuple[Download, ...]] = tuple(
         Download(f"{ZALANDO}/{name}.gz", f"md5:{md5}")
         for name, md5 in zip(
@@ -69,6 +70,7 @@ class MNIST:
     """
 
     mirrored: ClassVar[bool] = False
+    rows: ClassVar[tuple[int, int]] = (60_000, 10_000)
     downloads: ClassVar[tuple[Download, ...]] = tuple(
         Download(f"{MIRROR}/{name}.gz", f"md5:{md5}")
         for name, md5 in zip(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,7 +69,7 @@ def fetch(name: str, data_dir: Path | None, progress: Callable[[Download], Repor
     `progress` is called with each file before it is downloaded, and gives what is told of its bytes.
     """
     piece = importable(name)
-    kept = store.look(name, data_dir)
+    kept = there(name, data_dir)
     if kept is not None:
         return kept
     folder = store.directory(data_dir) / "downloads" / name
@@ -88,6 +89,25 @@ def fetch(name: str, data_dir: Path | None, progress: Callable[[Download], Repor
     return kept
 
 
+def there(name: str, data_dir: Path | None) -> store.Kept | None:
+    """What is kept of a dataset; a damaged file is not replaced before it is deleted by whoever knows what it was."""
+    try:
+        return store.look(name, data_dir)
+    except InputError as error:
+        raise InputError(f"{error} (to fetch it anew, delete this file)") from None
+
+
+def oddity(name: str, kept: store.Kept) -> str | None:
+    """What to know of a copy that has not as many rows as its publisher's; None if it has, or nobody says."""
+    rows = getattr(lookup("datasets", name), "rows", None)
+    if rows in (None, (kept.train, kept.test)):
+        return None
+    return (
+        f"as published, {name} has {rows[0]:,} training and {rows[1]:,} test rows, so that results on this copy "
+        "cannot stand beside others"
+    )
+
+
 def bring(name: str, source: Path, data_dir: Path | None) -> store.Kept:
     """Convert a file, an archive or a folder that is here already; what was kept under this name is replaced."""
     piece = importable(name)
@@ -96,7 +116,7 @@ def bring(name: str, source: Path, data_dir: Path | None) -> store.Kept:
 
 def by_hand(name: str, piece: Importable, data_dir: Path | None) -> str:
     """What to do where there is no network: which files to carry here, and the command that takes them."""
-    option = "" if data_dir is None else f" --data-dir {data_dir}"
+    option = "" if data_dir is None else f" --data-dir {shlex.quote(str(data_dir))}"
     urls = [item.url for item in piece.downloads]
     if len(urls) == 1:
         return f"get {urls[0]} elsewhere and run 'calibrant data import {name} {piece.downloads[0].name}{option}'"

@@ -6,6 +6,7 @@ Each file carries a SHA-256 over its arrays and its meta, which is checked whene
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -81,7 +82,7 @@ def load(name: str, data_dir: Path | None = None) -> Stock:
     """A dataset that is kept, its large arrays mapped into memory, after its hash was found right."""
     path = file_of(name, data_dir)
     if not path.exists():
-        option = "" if data_dir is None else f" --data-dir {data_dir}"
+        option = "" if data_dir is None else f" --data-dir {shlex.quote(str(data_dir))}"
         raise InputError(
             f"{name} is not in {path.parent}; get it with 'calibrant data fetch {name}{option}', "
             f"or convert a copy with 'calibrant data import {name} FROM{option}'"

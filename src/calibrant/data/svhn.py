@@ -37,6 +37,7 @@ class SVHN:
     """
 
     mirrored: ClassVar[bool] = False
+    rows: ClassVar[tuple[int, int]] = (73_257, 26_032)
     downloads: ClassVar[tuple[Download, ...]] = (
         Download(f"{HOME}/train_32x32.mat", "md5:e26dedcc434d2e4c54c9b2d4a06d8373"),
         Download(f"{HOME}/test_32x32.mat", "md5:eb5a983be6a315427106f1b164d9cef3"),

@@ -33,6 +33,7 @@ class TinyImageNet:
     """
 
     mirrored: ClassVar[bool] = True
+    rows: ClassVar[tuple[int, int]] = (100_000, 10_000)
     downloads: ClassVar[tuple[Download, ...]] = (
         Download("http://cs231n.stanford.edu/tiny-imagenet-200.zip", "md5:90528d7ca1a48142e341f4ef8d21d0de"),
     )

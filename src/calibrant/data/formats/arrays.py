@@ -50,6 +50,7 @@ def _planes(images: Array, name: str, channels: int | None, place: Place) -> Arr
         )
     if not last and not first:
         place.refuse(
-            f"{name} has the shape {list(images.shape)}, and no side of 1 or 3 channels is first or last"
+            f"{name} has the shape {list(images.shape)}, and no side of {' or '.join(map(str, possible))} "
+            "for the channels is first or last"
         )
     return images.transpose(0, 3, 1, 2) if last else images

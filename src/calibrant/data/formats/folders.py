@@ -13,7 +13,7 @@ import numpy as np
 from calibrant.core.errors import InputError
 from calibrant.core.place import Place, show
 from calibrant.data.formats.pictures import Part, Pictures
-from calibrant.data.tree import Tree
+from calibrant.data.tree import MOST_BYTES, Tree
 
 Array = np.ndarray[Any, Any]
 
@@ -80,6 +80,11 @@ def decode(
     for row, name in enumerate(names):
         pixels, is_grey = _pixels(image, read_one(name), name, place, size)
         if not row:
+            if len(names) * pixels.size > MOST_BYTES:
+                place.refuse(
+                    f"{len(names):,} images of {pixels.shape[1]} x {pixels.shape[0]} pixels take more than "
+                    f"{MOST_BYTES:,} bytes of memory; 'images(path=..., size=64)' makes them smaller"
+                )
             images = np.empty((len(names), 3, *pixels.shape[:2]), np.uint8)
         if pixels.shape[:2] != images.shape[2:]:
             (h, w), (first_h, first_w) = pixels.shape[:2], images.shape[2:]

@@ -85,14 +85,17 @@ def published(name: str, kept: Stock) -> Published:
 
 
 def _same_classes(found: Pictures, classes: tuple[str, ...], place: Place) -> Array | None:
-    """How labels by name become the publisher's numbers; None where they are these numbers already."""
+    """How labels become the publisher's numbers, by the names of their classes; None where they are these already.
+
+    Names that are not the publisher's are an error where a label means nothing else, and other spellings otherwise.
+    """
     given = found.classes or ()
     if len(given) != len(classes):
         place.refuse(f"it has {len(given)} classes, and {len(classes)} are expected; is it another dataset?")
-    if not found.by_name:
-        return None
     ours = {_plain(name): number for number, name in enumerate(classes)}
     strange = [name for name in given if _plain(name) not in ours]
+    if strange and not found.by_name:
+        return None
     if strange:
         place.refuse(f"{show(strange[0])} is none of the classes, which are {show(', '.join(classes), 200)}")
     return np.array([ours[_plain(name)] for name in given], dtype=np.int64)
