@@ -49,6 +49,7 @@ class Evaluation(Mapping[str, Estimate]):
     estimates: Mapping[str, Estimate]
     scores: Scores = field(repr=False)
     seed: int = 0
+    oracle: bool = False
 
     def __getitem__(self, spec: str) -> Estimate:
         return self.estimates[spec]
@@ -75,14 +76,17 @@ class Evaluation(Mapping[str, Estimate]):
             "classes": self.classes,
             "source": self.source,
             "metrics": {spec: estimate_json(found) for spec, found in self.estimates.items()},
+            **({"oracle": True} if self.oracle else {}),
         }
 
     @property
     def notes(self) -> list[str]:
-        """Why metrics have no value or no interval, one line for each reason."""
+        """Whether the numbers are an oracle's; why metrics have no value or no interval, one line for each reason."""
+        oracle = ["oracle: calibrated on what it is scored on, so that this is what a best fit could do"]
         missing = [(spec, e.reason) for spec, e in self.items() if e.reason is not None]
         without = [(spec, e.no_interval) for spec, e in self.items() if e.reason is None and e.no_interval]
-        return notes(missing) + [f"no interval for {line}" for line in notes(without)]
+        told = notes(missing) + [f"no interval for {line}" for line in notes(without)]
+        return oracle + told if self.oracle else told
 
     def _repr_html_(self) -> str:
         rows = [found.cells(spec) for spec, found in self.estimates.items()]
@@ -111,7 +115,13 @@ def evaluate(
     scores = Scores(predictions, weights)
     found = estimates(chosen.values(), scores, seed)
     return Evaluation(
-        scores.n, scores.classes, str(predictions.source), dict(zip(chosen, found, strict=True)), scores, seed
+        scores.n,
+        scores.classes,
+        str(predictions.source),
+        dict(zip(chosen, found, strict=True)),
+        scores,
+        seed,
+        predictions.meta.get("oracle") is True,
     )
 
 

@@ -78,7 +78,8 @@ def estimate(metric: Metric, scores: Scores, seed: int = 0) -> Estimate:
     rows: int | None = None
     value = float("nan")
     if metric.scope == "full-vector" and scores.top_label:
-        reason = "needs the full probability vector, and these are (confidence, correct) predictions"
+        found = "(confidence, correct) predictions" if scores.labels is None else "of a top-label calibrator"
+        reason = f"needs the full probability vector, and these are {found}"
     else:
         try:
             value = metric.value(scores)
