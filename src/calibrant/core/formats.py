@@ -22,7 +22,7 @@ EXTENSIONS = (".npz", ".parquet", ".csv")
 def read(path: Path) -> Content:
     """The content of a file, with the arrays as they are stored and not yet checked for their values."""
     place = Place(str(path))
-    match _extension(path, place):
+    match extension_of(path, place):
         case ".npz":
             return npz.read(path, place)
         case ".parquet":
@@ -40,7 +40,7 @@ def write(
     Half precision is widened. Text has no types: in csv every float is written so that float64 comes back.
     """
     place = Place(str(path))
-    extension = _extension(path, place)
+    extension = extension_of(path, place)
     arrays = {}
     for name, values in tensors.items():
         if isinstance(values, Tensor):
@@ -59,7 +59,8 @@ def write(
             csv_table.write(path, arrays, pack(meta, sha256, **ids))
 
 
-def _extension(path: Path, place: Place) -> str:
+def extension_of(path: Path, place: Place) -> str:
+    """Which of `EXTENSIONS` a file has; any other is refused."""
     extension = path.suffix.lower()
     if extension in EXTENSIONS:
         return extension

@@ -33,6 +33,10 @@ DEFAULT = (
 )
 """What `evaluate` reports unless told otherwise: never a calibration error alone."""
 
+ORACLE = (
+    "oracle: calibrated on what it is scored on, so that this is what a best fit could do, and no evidence"
+)
+
 
 def metric(spec: str) -> Metric:
     """The metric that a spec names: `metric("ece(bins=15)")(logits, labels).value`."""
@@ -82,11 +86,10 @@ class Evaluation(Mapping[str, Estimate]):
     @property
     def notes(self) -> list[str]:
         """Whether the numbers are an oracle's; why metrics have no value or no interval, one line for each reason."""
-        oracle = ["oracle: calibrated on what it is scored on, so that this is what a best fit could do"]
         missing = [(spec, e.reason) for spec, e in self.items() if e.reason is not None]
         without = [(spec, e.no_interval) for spec, e in self.items() if e.reason is None and e.no_interval]
         told = notes(missing) + [f"no interval for {line}" for line in notes(without)]
-        return oracle + told if self.oracle else told
+        return [ORACLE, *told] if self.oracle else told
 
     def _repr_html_(self) -> str:
         rows = [found.cells(spec) for spec, found in self.estimates.items()]
