@@ -8,7 +8,9 @@ Four markers are replaced, each alone on its line:
     <!-- file:NAME -->        a Markdown file of the repository's root, without its first heading
 """
 
+import dataclasses
 import re
+import typing
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,6 +56,8 @@ def section(entry: Any) -> str:
         parts.append(drawn)
     facts = [(label, getattr(entry.piece, name, None)) for label, name in FACTS]
     shown = [f"**{label}:** {describe_fact(value)}" for label, value in facts if is_fact(value)]
+    if entry.kind == "calibrators":
+        shown += [f"**{label}:** {text}" for label, text in calibrator_facts(entry).items()]
     if entry.paper:
         shown.append(f"**Paper:** [{entry.paper}](references.md#{entry.paper})")
     if shown:
@@ -74,6 +78,20 @@ FACTS = [
     ("The interval is for", "population"),
     ("There is no interval, because", "no_interval"),
 ]
+
+
+def calibrator_facts(entry: Any) -> dict[str, str]:
+    """Scope and promise of a calibrator, which belong to an instance: by default, and where a choice changes them."""
+    made = entry.piece()
+    found = {"Scope": [made.scope], "Keeps the argmax": ["yes" if made.keeps_argmax else "no"]}
+    for p in entry.parameters:
+        for value in typing.get_args(p.type) if typing.get_origin(p.type) is typing.Literal else ():
+            other = dataclasses.replace(made, **{p.name: value})
+            told = {"Scope": other.scope, "Keeps the argmax": "yes" if other.keeps_argmax else "no"}
+            for label, text in told.items():
+                if text != found[label][0]:
+                    found[label].append(f"{text} with `{p.name}={value!r}`")
+    return {label: "; ".join(texts) for label, texts in found.items()}
 
 
 def is_fact(value: object) -> bool:

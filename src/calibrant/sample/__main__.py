@@ -1,4 +1,4 @@
-"""`python -m calibrant.sample DIR` writes two sample files of predictions on the same 5,000 rows."""
+"""`python -m calibrant.sample DIR` writes sample predictions: two models on the same 5,000 rows, and other rows to fit to."""
 
 from __future__ import annotations
 
@@ -11,14 +11,17 @@ from calibrant.data.synthetic import Synthetic
 
 
 def samples() -> dict[str, Predictions]:
-    """An overconfident model and a calibrated one, on the same rows with the same labels."""
+    """An overconfident model and a calibrated one on the same rows; and the first on 5,000 rows to calibrate it with."""
     source = Synthetic(classes=10, error=0.08, truth="temperature")
+    told = {"model": "synthetic, overconfident by 8 points"}
     over, posterior = source.draw(5000, seed=2)
-    over = replace(over, meta={**over.meta, "model": "synthetic, overconfident by 8 points"})
+    over = replace(over, meta={**over.meta, **told})
+    val, _ = source.draw(5000, seed=3)
+    val = replace(val, meta={**val.meta, **told, "split": "val"})
     true = Predictions(
         posterior.log().float(), over.labels, meta={**over.meta, "model": "synthetic, the true posterior"}
     )
-    return {"synthetic-overconfident": over, "synthetic-calibrated": true}
+    return {"synthetic-overconfident": over, "synthetic-calibrated": true, "synthetic-val": val}
 
 
 def main() -> None:
