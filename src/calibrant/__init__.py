@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from calibrant.metrics.compare import Comparison, Difference, compare
     from calibrant.metrics.evaluate import Evaluation, evaluate, metric
     from calibrant.metrics.metric import Metric
+    from calibrant.train.loop import Trained, train
+    from calibrant.train.recipe import Recipe, recipe
+    from calibrant.train.run import Run
 
 __version__ = "0.1.0"
 
@@ -41,8 +44,12 @@ _HOME = {
     "Difference": "metrics.compare",
     "Metric": "metrics.metric",
     "compare": "metrics.compare",
+    "Recipe": "train.recipe",
+    "recipe": "train.recipe",
+    "Run": "train.run",
+    "Trained": "train.loop",
 }
-_ROOMS = {"calibrators", "data", "losses", "metrics", "models", "surrogates"}
+_ROOMS = {"calibrators", "data", "losses", "metrics", "models", "surrogates", "train"}
 
 __all__ = [
     "CalibrantError",
@@ -55,8 +62,11 @@ __all__ = [
     "Null",
     "Objective",
     "Predictions",
+    "Recipe",
+    "Run",
     "SpecError",
     "TopLabel",
+    "Trained",
     "__version__",
     "calibrator",
     "calibrators",
@@ -69,7 +79,9 @@ __all__ = [
     "metric",
     "metrics",
     "models",
+    "recipe",
     "surrogates",
+    "train",
 ]
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from rich.console import Console
@@ -11,7 +13,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from calibrant.core.display import COMPARISON_HEAD, ESTIMATE_HEAD, NONE
+from calibrant.core.display import COMPARISON_HEAD, ESTIMATE_HEAD, NONE, Unit, number
 from calibrant.core.registry import Entry
 from calibrant.metrics.compare import Comparison
 from calibrant.metrics.evaluate import Evaluation
@@ -63,6 +65,30 @@ def print_comparison(comparison: Comparison, console: Console | None = None) -> 
     for note in comparison.notes:
         _say(console, note, "dim")
     _say(console, comparison.verdict, "bold")
+
+
+def print_training(directory: Path, summary: Mapping[str, Any], console: Console | None = None) -> None:
+    """What a run ended with, on val and test, raw and at the temperature that val asks for; and what to do next."""
+    console = console or Screen()
+    epochs = f"{summary['epochs']} {'epoch' if summary['epochs'] == 1 else 'epochs'}"
+    chosen = "" if summary["epoch"] == summary["epochs"] else f", epoch {summary['epoch']} chosen on val"
+    _say(console, f"{directory}: {epochs} in {summary['seconds']:,.0f} s{chosen}", "bold")
+    scaled = f"at T = {summary['temperature']:.3g}"
+    table = _table("", "error", "nll", "brier", "ece(bins=15)", f"nll {scaled}", f"ece {scaled}")
+    units: dict[str, Unit] = {
+        "error": "%",
+        "nll": "",
+        "brier": "%",
+        "ece": "%",
+        "nll_scaled": "",
+        "ece_scaled": "%",
+    }
+    for part in ("val", "test"):
+        cells = [(summary[f"{part}_{key}"], unit) for key, unit in units.items()]
+        table.add_row(part, *("n/a" if value is None else number(value, unit) for value, unit in cells))
+    _print_table(console, table)
+    _say(console, "T is the temperature with the least log loss on val", "dim")
+    _say(console, f"next: calibrant evaluate {directory / 'predictions' / 'test.npz'}", "")
 
 
 def print_list(kind: str, entries: Iterable[Entry], console: Console | None = None) -> None:

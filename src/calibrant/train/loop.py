@@ -10,8 +10,9 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +26,14 @@ from calibrant.train.checkpoint import Progress
 from calibrant.train.feed import epoch_seed
 from calibrant.train.measure import epoch_measures, predict
 from calibrant.train.outcome import finish
-from calibrant.train.parallel import World, joined
-from calibrant.train.reporting import Report, teller
+from calibrant.train.parallel import World, joined, own_device
+from calibrant.train.reporting import Report, Teller
 from calibrant.train.run import Run
 from calibrant.train.session import Session, adapt, open_session
 from calibrant.train.step import Engine, chosen, executed
+
+_REFUSED = 2
+"""What the first of several processes says to the others if the directory is not for this run."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +54,17 @@ class Trained:
         """Predictions for the test set: score these."""
         return Predictions.load(self.directory / "predictions" / "test.npz")
 
+    @cached_property
+    def summary(self) -> dict[str, Any]:
+        """What the predictions on disk come to: those of the chosen epoch, in float32, raw and after temperature."""
+        val, test = self.val, self.test
+        return {
+            "epochs": len(self.history),
+            "epoch": test.meta["epoch"],
+            "seconds": sum(line["seconds"] + line["eval_seconds"] for line in self.history),
+            **epoch_measures((val.logits, val.labels), (test.logits, test.labels)),
+        }
+
 
 def train(
     run: Run,
@@ -67,15 +82,20 @@ def train(
     `model` stands in for a network that the run names by a path to the user's own code. `engine` says how steps are
     executed, which changes results only by rounding.
     """
-    place = pick_device(device)
+    place = own_device(pick_device(device))
     where = Path(out) if out is not None else Path("runs") / run.id
-    with joined(place) as world, _global_state(place):
+    with joined(place) as world, _global_state(place), ExitStack() as held:
+        done = False
         if world.first:
-            with directory.claimed(where, run, resume=resume) as done:
-                world.agreed(int(done))
-                if not done:
-                    _train(run, where, data_dir, place, model, engine, report, world)
-        elif not world.agreed(0):
+            try:
+                done = held.enter_context(directory.claimed(where, run, resume=resume))
+            except CalibrantError:
+                world.agreed(_REFUSED)
+                raise
+        told = world.agreed(int(done))
+        if told == _REFUSED:
+            raise CalibrantError("the first process could not begin; see what it says")
+        if not told:
             _train(run, where, data_dir, place, model, engine, report, world)
     return Trained(run, where, directory.read_history(where))
 
@@ -136,18 +156,18 @@ def _train(
     work = executed(session.step, how)
     saver = _Saver(where, run.id)
     for epoch in range(progress.epoch + 1, run.recipe.epochs + 1):
-        line = _epoch(session, work, epoch, teller(run, progress, epoch, report if world.first else None))
+        teller = Teller(run, progress, epoch, session.steps, report if world.first else None)
+        line = _epoch(session, work, epoch, teller)
         _finish_epoch(session, progress, epoch, line, where)
         if world.first:
             directory.add_history(where, line)
             saver(progress, session)
+        teller.finished(line)
     if world.first:
         finish(session, progress, where)
 
 
-def _epoch(
-    session: Session, work: Callable[[], None], epoch: int, tell: Callable[[int, int, float | None], None]
-) -> dict[str, Any]:
+def _epoch(session: Session, work: Callable[[], None], epoch: int, teller: Teller) -> dict[str, Any]:
     """Train one epoch, counted from 1; what it cost."""
     step, tally, seed = session.step, session.step.tally, session.run.seed
     began = time.perf_counter()
@@ -156,6 +176,8 @@ def _epoch(
         raise InputError(
             f"pruning has left {int(session.kept.sum())} rows, fewer than one batch of {step.feed.batch}; prune less"
         )
+    teller.steps = steps
+    teller.within(0, None)
     rates = [session.run.recipe.rate(epoch - 1, number, steps) for number in range(steps)]
     step.rates[:steps].copy_(torch.tensor(rates))
     torch.manual_seed(epoch_seed(seed, epoch, "dropout"))
@@ -165,7 +187,7 @@ def _epoch(
     for number in range(steps):
         work()
         if time.perf_counter() - told > 1:
-            tell(number + 1, steps, float(tally.loss) / (number + 1))
+            teller.within(number + 1, float(tally.loss) / (number + 1))
             told = time.perf_counter()
     loss = float(tally.loss) / steps
     return {

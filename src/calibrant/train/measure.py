@@ -33,9 +33,9 @@ def predict(network: nn.Module, preparation: Preparation, samples: Samples, *, h
 
 
 def measures(name: str, logits: Tensor, labels: Tensor, temperature: float) -> dict[str, float | None]:
-    """Error, NLL, Brier score and ECE of one set, and its ECE at a temperature that was fitted to val."""
-    found = values(logits, labels)
-    found["ece_scaled"] = values(logits / temperature, labels)["ece"]
+    """Error, NLL, Brier score and ECE of one set, and its NLL and ECE at a temperature that was fitted to val."""
+    found, scaled = values(logits, labels), values(logits / temperature, labels)
+    found |= {"nll_scaled": scaled["nll"], "ece_scaled": scaled["ece"]}
     return {f"{name}_{key}": value for key, value in found.items()}
 
 

@@ -63,6 +63,18 @@ class World:
         return int(told)
 
 
+def is_first_process() -> bool:
+    """Whether this process is the one that speaks, before and after the processes are joined."""
+    return int(os.environ.get("RANK", "0")) == 0
+
+
+def own_device(device: torch.device) -> torch.device:
+    """Of several processes on a machine, each takes a GPU of its own."""
+    if device == torch.device("cuda") and "LOCAL_RANK" in os.environ:
+        return torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+    return device
+
+
 @contextmanager
 def joined(device: torch.device) -> Iterator[World]:
     """The processes that `torchrun` has started, or this one alone."""
@@ -75,6 +87,8 @@ def joined(device: torch.device) -> Iterator[World]:
         )
     began = not dist.is_initialized()
     if began:
+        if device.type == "cuda":
+            torch.cuda.set_device(device)
         dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
     try:
         yield World(dist.get_rank(), dist.get_world_size())

@@ -42,6 +42,14 @@ class Recipe:
     precision: Precision = "auto"
 
     def __post_init__(self) -> None:
+        for name in (
+            "lr",
+            "momentum",
+            "weight_decay",
+            "clip",
+            "average",
+        ):  # 1 and 1.0 are one recipe, with one hash
+            object.__setattr__(self, name, float(getattr(self, name)))
         wrong = [name for name, fine in self._checks() if not fine]
         if wrong:
             name = wrong[0]
@@ -65,6 +73,14 @@ class Recipe:
             ("select", self.select in ("last", "error", "nll", "brier")),
             ("precision", self.precision in ("auto", "bf16", "float32")),
         ]
+
+    def lasting(self, epochs: int) -> Recipe:
+        """The recipe over another number of epochs, its drops and its warm-up moved in proportion."""
+        if epochs < 1:
+            return replace(self, epochs=epochs)  # which says what is wrong
+        share = epochs / self.epochs
+        drops = tuple(sorted({max(1, round(drop * share)) for drop in self.drops}))
+        return replace(self, epochs=epochs, drops=drops, warmup=min(round(self.warmup * share), epochs - 1))
 
     def rate(self, epoch: int, step: int, steps: int) -> float:
         """The learning rate of a step, both counted from 0."""
@@ -126,10 +142,4 @@ def recipe(name: str = "short", **changes: Any) -> Recipe:
         if key not in known:
             raise SpecError(f"a recipe has no {key!r}{nearest(key, known)}")
     found = RECIPES[name][1]
-    epochs = changes.get("epochs", found.epochs)
-    if isinstance(epochs, int) and epochs >= 1:
-        share = epochs / found.epochs
-        drops = sorted({max(1, round(drop * share)) for drop in found.drops})
-        moved = {"drops": tuple(drops), "warmup": min(round(found.warmup * share), epochs - 1)}
-        return replace(found, **{**moved, **changes})
-    return replace(found, **changes)
+    return replace(found.lasting(changes.get("epochs", found.epochs)), **changes)

@@ -11,7 +11,7 @@ import json
 import tomllib
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, cast, get_origin, get_type_hints
 
 from calibrant.core.errors import CalibrantError, SpecError, nearest
 from calibrant.core.files import atomic
@@ -121,18 +121,39 @@ def from_toml(text: str, source: str = "run.toml") -> Run:
         values = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         place.refuse(f"this is no TOML: {error}")
-    chosen = values.pop("recipe", {})
-    for given, kind in ((values, Run), (chosen, Recipe)):
-        known = {f.name for f in fields(kind)}
-        for name in given:
-            if name not in known:
-                place.refuse(f"there is no setting {name!r}{nearest(name, known)}")
-    if "drops" in chosen:
-        chosen["drops"] = tuple(chosen["drops"])
+    chosen = values.pop("recipe", None)
+    if chosen is not None and not isinstance(chosen, dict):
+        place.refuse(f"recipe is a table of settings, not {chosen!r}; write [recipe] and its lines below")
+    for given, kind in ((values, Run), (chosen or {}, Recipe)):
+        hints = get_type_hints(kind)
+        for name, value in given.items():
+            if name not in hints:
+                place.refuse(f"there is no setting {name!r}{nearest(name, hints)}")
+            told = _mistyped(value, hints[name])
+            if told:
+                place.refuse(f"{name} is {told}, not {value!r}")
+            given[name] = tuple(value) if isinstance(value, list) else value
+    if chosen is not None and "epochs" not in chosen:
+        place.refuse("a recipe needs its epochs; write epochs = 35")
     try:
-        return Run(**values, recipe=Recipe(**chosen))
-    except (TypeError, CalibrantError) as error:
+        return Run(**values) if chosen is None else Run(**values, recipe=Recipe(**chosen))
+    except CalibrantError as error:
         place.refuse(str(error))
+
+
+def _mistyped(value: Any, hint: Any) -> str | None:
+    """What a value should be, if it is not of the type of its setting."""
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    if hint is bool:
+        return None if isinstance(value, bool) else "true or false"
+    if hint in (int, int | None):
+        return None if whole else "a whole number"
+    if hint is float:
+        return None if whole or isinstance(value, float) else "a number"
+    if get_origin(hint) is tuple:
+        fine = isinstance(value, list) and all(type(each) is int for each in value)
+        return None if fine else "a list of whole numbers"
+    return None if isinstance(value, str) else "a text"
 
 
 def read_run(directory: Path) -> Run:
@@ -156,8 +177,18 @@ def differences(one: Run, two: Run) -> list[str]:
     return [f"{name}: {a[name]!r} there, {b[name]!r} asked for" for name in a if a[name] != b[name]]
 
 
+def usual_recipe(run: Run) -> str:
+    """The recipe for a run that names none: `text` for a network that reads texts alone, else `short`."""
+    if ":" in run.model:
+        return "short"
+    return "text" if getattr(run.network, "reads", ()) == ("text",) else "short"
+
+
 def changed(run: Run, settings: dict[str, str]) -> Run:
-    """A run with settings such as {"lr": "0.05", "seed": "3"}, from the command line: each is read by its type."""
+    """A run with settings such as {"lr": "0.05", "seed": "3"}, from the command line: each is read by its type.
+
+    Other `epochs` move the drops and the warm-up that are not set themselves.
+    """
     own = {f.name for f in fields(Run)} - {"recipe"}
     of_recipe = {f.name for f in fields(Recipe)}
     values: dict[str, Any] = {}
@@ -170,7 +201,8 @@ def changed(run: Run, settings: dict[str, str]) -> Run:
         else:
             raise SpecError(f"there is no setting {name!r}{nearest(name, [*own, *of_recipe])}")
     if recipe_values:
-        values["recipe"] = replace(run.recipe, **recipe_values)
+        lasting = run.recipe.lasting(recipe_values.get("epochs", run.recipe.epochs))
+        values["recipe"] = replace(lasting, **recipe_values)
     return replace(run, **values)
 
 

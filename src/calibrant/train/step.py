@@ -19,8 +19,8 @@ from calibrant.train.parallel import World
 from calibrant.train.recipe import Recipe
 
 Engine = Literal["auto", "eager", "graph", "compile"]
-COMPILE_FROM = 5000
-"""Steps in a run from which compilation, half a minute, is worth it."""
+COMPILE_FROM = 40_000
+"""Steps in a run from which compilation, a quarter of a minute, is worth the 0.4 ms that it saves at each."""
 
 
 @dataclass(eq=False)

@@ -1,0 +1,206 @@
+"""`calibrant train`: a network trained with any loss, and its predictions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from calibrant.cli import JsonOption, app, guarded, print_json
+from calibrant.cli.data import DataDirOption
+
+if TYPE_CHECKING:
+    from calibrant.core.samples import Model
+    from calibrant.train import Report, Run
+
+
+@app.command("train")
+def train_command(
+    data: Annotated[
+        str, typer.Option("--data", metavar="NAME", help="A dataset; see 'calibrant data list'.")
+    ] = "fashion-mini",
+    model: Annotated[
+        str,
+        typer.Option(
+            "--model",
+            metavar="NAME",
+            help="A network; see 'calibrant list models'. Or package.module:factory of your own code.",
+        ),
+    ] = "small_cnn",
+    loss: Annotated[
+        str, typer.Option("--loss", metavar="SPEC", help="Such as 'focal(gamma=1)' or 'ce - 0.1*entropy'.")
+    ] = "ce",
+    augment: Annotated[
+        str, typer.Option("--augment", metavar="SPEC", help="Such as 'mixup(alpha=0.2)' or 'pruning'.")
+    ] = "",
+    recipe: Annotated[
+        str | None,
+        typer.Option(
+            "--recipe", metavar="NAME", help="short, sgd350, sgd200 or text; else short, or text for texts."
+        ),
+    ] = None,
+    epochs: Annotated[
+        int | None, typer.Option("--epochs", min=1, help="Epochs; the recipe's drops move in proportion.")
+    ] = None,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Of weights, order and views.")] = 0,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="DIR", help="The run directory; else runs/ID.")
+    ] = None,
+    device: Annotated[
+        str, typer.Option("--device", metavar="D", help="auto, cpu, cuda, cuda:1, ...")
+    ] = "auto",
+    data_dir: DataDirOption = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with a run that was cut off.")] = False,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="Any setting of the run or its recipe: lr=0.05, batch=512, split=9:1, ...; may repeat.",
+        ),
+    ] = None,
+    json: JsonOption = False,
+) -> None:
+    """Train a network; its directory then holds predictions, weights and the history of every epoch."""
+    with guarded():
+        from dataclasses import replace
+
+        from calibrant.train import Run, train
+        from calibrant.train import recipe as recipe_named
+        from calibrant.train.parallel import is_first_process
+        from calibrant.train.run import changed, usual_recipe
+
+        own = _factory(model) if ":" in model else None
+        run = Run(data=data, model=model, loss=loss, augment=augment, seed=seed)
+        run = replace(run, recipe=recipe_named(recipe or usual_recipe(run)))
+        asked = {} if epochs is None else {"epochs": str(epochs)}
+        run = changed(run, asked | _settings(settings or []))
+        try:
+            with _told(run) as report:
+                trained = train(
+                    run, out, data_dir=data_dir, device=device, resume=resume, model=own, report=report
+                )
+        except KeyboardInterrupt:
+            typer.echo("the epochs that are done are kept; add --resume to go on", err=True)
+            raise
+        if not is_first_process():
+            return
+        if json:
+            print_json({"directory": str(trained.directory), "run": run.id, **trained.summary})
+        else:
+            from calibrant.report.terminal import print_training
+
+            print_training(trained.directory, trained.summary)
+
+
+def _settings(given: list[str]) -> dict[str, str]:
+    """`--set key=value` as a dictionary."""
+    from calibrant.core.errors import SpecError
+
+    found: dict[str, str] = {}
+    for text in given:
+        key, equals, value = text.partition("=")
+        if not equals or not key.strip():
+            raise SpecError(f"--set cannot read {text!r}; write key=value, such as lr=0.05")
+        if key.strip() in found:
+            raise SpecError(f"--set names {key.strip()} twice")
+        found[key.strip()] = value
+    return found
+
+
+def _factory(path: str) -> Model:
+    """A network of the user's own: `package.module:factory`, called with the shape of an input and the classes."""
+    import importlib
+    import sys
+    from dataclasses import dataclass
+
+    from torch import nn
+
+    from calibrant.core.errors import InputError
+    from calibrant.core.samples import InputShape
+
+    name, _, attribute = path.partition(":")
+    if "" not in sys.path:
+        sys.path.insert(0, "")  # a module in the directory where the user stands, as with python -m
+    try:
+        made = getattr(importlib.import_module(name), attribute)
+    except ImportError as error:
+        raise InputError(
+            f"--model {path}: cannot import {name} ({error}); is it on the Python path?"
+        ) from None
+    except AttributeError:
+        raise InputError(f"--model {path}: the module {name} has no {attribute!r}") from None
+    if not callable(made):
+        raise InputError(f"--model {path} is a {type(made).__name__}; give a function of (shape, classes)")
+
+    @dataclass(frozen=True)
+    class Own:
+        def make(self, shape: InputShape, classes: int) -> nn.Module:
+            network = made(shape, classes)
+            if not isinstance(network, nn.Module):
+                raise InputError(f"--model {path} gave a {type(network).__name__}, and no torch.nn.Module")
+            return network
+
+    return Own()
+
+
+@contextmanager
+def _told(run: Run) -> Iterator[Callable[[Report], None] | None]:
+    """A bar on standard error, or a plain line for each epoch where that is no terminal; one process speaks."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn
+
+    from calibrant.train.parallel import is_first_process
+
+    if not is_first_process():
+        yield None
+        return
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda told: typer.echo(_line(told), err=True) if told.done else None
+        return
+    bar = Progress(
+        TextColumn("epoch {task.fields[epoch]}/" + str(run.recipe.epochs)),
+        BarColumn(bar_width=20),
+        TextColumn("{task.fields[text]}"),
+        console=console,
+        transient=True,
+    )
+    task = bar.add_task("", total=run.recipe.epochs, epoch=1, text="preparing")
+
+    def show(told: Report) -> None:
+        done = told.epoch - 1 + told.step / told.steps
+        bar.update(task, completed=done, epoch=told.epoch, text=_text(told))
+
+    with bar:
+        yield show
+
+
+def _line(told: Report) -> str:
+    return f"epoch {told.epoch}/{told.epochs}  {_text(told)}"
+
+
+def _text(told: Report) -> str:
+    """`loss 0.4312  val error 8.10 %  ECE 2.31 %  12,345 rows/s  1:02 left`."""
+    parts: list[str] = []
+    if told.loss is not None:
+        parts.append(f"loss {told.loss:.4f}")
+    if told.line is not None:
+        parts += [f"val error {_percent(told.line['val_error'])}", f"ECE {_percent(told.line['val_ece'])}"]
+    if told.step:
+        parts += [f"{told.rows_per_second:,.0f} rows/s", f"{_clock(told.seconds_left)} left"]
+    return "  ".join(parts)
+
+
+def _percent(share: Any) -> str:
+    return "n/a" if share is None else f"{100 * share:.2f} %"
+
+
+def _clock(seconds: float) -> str:
+    """`0:07`, `12:03`, `3:00:00`."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
