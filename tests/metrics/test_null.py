@@ -56,6 +56,18 @@ def test_p_of_calibrated_data_is_uniform(spec: str, p_values: dict[str, Array]) 
     assert stats.kstest(p - 0.5 / (1 + REDRAWS), "uniform").pvalue > 1e-3
 
 
+def test_p_of_mce_is_uniform_where_one_row_in_a_bin_sets_it() -> None:
+    found = []
+    for seed in range(SETS):
+        rng = np.random.default_rng([7, seed])
+        logits = 2 * rng.standard_normal((600, 5))
+        null = cal.metric("mce")(logits, drawn_labels(softmax(logits), rng), seed=seed).null
+        assert null is not None
+        found.append(null.p)
+    # with every redraw of the same widest gap counted as extreme, this was below 1e-4: p too large
+    assert stats.kstest(found, "uniform").pvalue > 1e-3
+
+
 def test_p_values_of_different_metrics_differ(p_values: dict[str, Array]) -> None:
     assert len({tuple(values) for values in p_values.values()}) == len(SPECS)
 

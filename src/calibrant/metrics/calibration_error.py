@@ -27,6 +27,8 @@ from calibrant.metrics.redraws import (
 )
 from calibrant.metrics.scores import Scores
 
+_ROUNDING = 1e-12  # two ways to add up the same residuals differ by less
+
 
 class CalibrationError(Metric):
     """The interface of a metric that is 0 for a calibrated model and depends on labels through residuals only."""
@@ -42,6 +44,10 @@ class CalibrationError(Metric):
     def link(self, statistic: Float64) -> Float64:
         """From the statistic to the metric; a root for L2 errors."""
         return statistic
+
+    def second(self, scores: Scores, cells: Cells, residual: Float64) -> Float64 | None:
+        """What orders redraws that have the same statistic, as `statistic` does; None where hardly any have."""
+        return None
 
     def groups(self, scores: Scores) -> Int64:
         """Where this metric's bins begin in rising confidence; a smooth one has none."""
@@ -68,7 +74,9 @@ class CalibrationError(Metric):
         cells = self.cells(scores, seed)
         drawn = self.statistic(scores, cells, cells.draws)
         observed = self.statistic(scores, cells, cells.residual)[0]
-        return summarise(self.link(drawn), drawn, observed)
+        again, own = (self.second(scores, cells, r) for r in (cells.draws, cells.residual))
+        ties = None if again is None or own is None else again >= own[0] * (1 - _ROUNDING)
+        return summarise(self.link(drawn), drawn, observed, ties)
 
 
 class BinnedError(CalibrationError):
@@ -84,8 +92,13 @@ class BinnedError(CalibrationError):
         return binned_interval(grouped(scores, self.groups(scores)), self.norm, seed)
 
 
-def summarise(values: Float64, statistics: Float64, observed: float) -> Null:
-    """Mean and 95 % quantile of the values; p from the statistic, where a metric clipped at 0 still has an order."""
-    extreme = int((statistics >= observed * (1 - 1e-12)).sum())
-    count = len(values)
-    return Null(float(values.mean()), float(np.quantile(values, 0.95)), (1 + extreme) / (1 + count), count)
+def summarise(values: Float64, statistics: Float64, observed: float, ties: np.ndarray | None = None) -> Null:
+    """Mean and 95 % quantile of the values; p from the statistic, where a metric clipped at 0 still has an order.
+
+    `ties` says of each redraw whether it counts as extreme where its statistic equals the observed one.
+    """
+    extreme = statistics >= observed * (1 - _ROUNDING)
+    if ties is not None:
+        extreme &= ties | (statistics > observed * (1 + _ROUNDING))
+    hits, count = int(extreme.sum()), len(values)
+    return Null(float(values.mean()), float(np.quantile(values, 0.95)), (1 + hits) / (1 + count), count)
