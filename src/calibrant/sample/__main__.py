@@ -1,4 +1,4 @@
-"""`python -m calibrant.sample DIR` writes sample predictions: two models on the same 5,000 rows, and other rows to fit to."""
+"""`python -m calibrant.sample DIR` writes sample predictions: two models on the same rows, and rows to fit to."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from calibrant.data.synthetic import Synthetic
 
 
 def samples() -> dict[str, Predictions]:
-    """An overconfident model and a calibrated one on the same rows; and the first on 5,000 rows to calibrate it with."""
+    """An overconfident and a calibrated model on the same 5,000 rows; and the first on as many others, to fit to."""
     source = Synthetic(classes=10, error=0.08, truth="temperature")
     told = {"model": "synthetic, overconfident by 8 points"}
     over, posterior = source.draw(5000, seed=2)
