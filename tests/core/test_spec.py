@@ -124,6 +124,7 @@ def test_nothing_is_evaluated(tmp_path) -> None:
     ("text", "message"),
     [
         ("ecee", "no metric 'ecee'; did you mean 'ece'?"),
+        ("ECE(bins=15)", "no metric 'ECE'; did you mean 'ece'?"),
         ("smce", "did you mean 'smece'?"),
         ("ECE", "no metric 'ECE'"),
         ("ece(bin=3)", "ece has no argument 'bin'; did you mean 'bins'?"),

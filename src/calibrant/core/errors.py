@@ -21,7 +21,9 @@ class InputError(CalibrantError):
 def nearest(word: str, known: Iterable[str]) -> str:
     """`; did you mean 'focal'?`, or the list of what there is when nothing is near."""
     names = sorted(known)
-    close = get_close_matches(word, names, n=1, cutoff=0.6)
+    close = get_close_matches(word, names, n=1, cutoff=0.6) or get_close_matches(
+        word.lower(), names, n=1, cutoff=0.6
+    )
     if close:
         return f"; did you mean {close[0]!r}?"
     return f"; there is {', '.join(names)}" if names else ""
