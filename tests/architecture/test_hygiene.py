@@ -5,7 +5,6 @@ import os
 import re
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -76,11 +75,16 @@ def test_help_does_not_import_torch(args: list[str]) -> None:
 
 def test_help_is_quick() -> None:
     best = float("inf")
-    for _ in range(HELP_TRIES):  # the best of some: what else runs on the machine is not ours to answer for
-        start = time.perf_counter()
+    for _ in range(
+        HELP_TRIES
+    ):  # its own time on a processor: what else runs on the machine is not ours to answer for
+        before = os.times()
         done = subprocess.run([SCRIPT, "--help"], capture_output=True, text=True, check=False)
-        best = min(best, time.perf_counter() - start)
+        after = os.times()
+        spent = after.children_user + after.children_system - before.children_user - before.children_system
         assert done.returncode == 0, done.stderr
+        assert spent > 0
+        best = min(best, spent)
         if best < HELP_SECONDS:
             break
     assert best < HELP_SECONDS
