@@ -47,6 +47,8 @@ def stock(
     parts = {}
     for name, part in (("train", found.train), ("test", found.test)):
         x, y = part.images, _whole(part.labels, name, place)
+        if not len(x):
+            place.refuse(f"there are no {name} images")
         if x.dtype != np.uint8 or x.ndim != 4:
             place.refuse(
                 f"the {name} images are {x.dtype} of shape {list(x.shape)}, and uint8 images are wanted, 0 to 255"
@@ -59,8 +61,6 @@ def stock(
             place.refuse(f"training images are {_size(found.train.images)}, test images are {_size(x)}")
         if len(x) != len(y):
             place.refuse(f"there are {len(x):,} {name} images and {len(y):,} labels; each image needs one")
-        if not len(x):
-            place.refuse(f"there are no {name} images")
         if y.min() < 0 or y.max() >= len(names):
             row = int(np.flatnonzero((y < 0) | (y >= len(names)))[0])
             place.refuse(
