@@ -23,7 +23,7 @@ from calibrant.core.arrays import as_floats
 from calibrant.core.contracts import ArrayLike
 from calibrant.core.errors import CalibrantError, InputError
 from calibrant.core.numerics import working_dtype
-from calibrant.core.place import Place
+from calibrant.core.place import Place, show
 from calibrant.core.predictions import Predictions
 from calibrant.core.spec import canonical
 
@@ -151,18 +151,19 @@ def check_state(calibrator: Calibrator, state: State, classes: int) -> None:
     """Refuse a state that is not one of this calibrator: a name, a shape, a type or a number that does not fit."""
     wanted = calibrator.shapes(classes)
     if set(wanted) != set(state):
+        kept, held = (show(sorted(each), 120) for each in (wanted, state))
         raise CalibrantError(
-            f"{calibrator} keeps {sorted(wanted)}, and this state holds {sorted(state)[:20]}; fit it again"
+            f"{show(calibrator, 200)} keeps {kept}, and this state holds {held}; fit it again"
         )
     for name, shape in wanted.items():
-        tensor, found = state[name], tuple(state[name].shape)
+        tensor, found, of = state[name], tuple(state[name].shape), f"{name} of {show(calibrator, 200)}"
         if len(found) != len(shape) or any(
             w is not None and w != f for w, f in zip(shape, found, strict=True)
         ):
             raise CalibrantError(
-                f"{name} of {calibrator} has shape {list(found)}, not {list(shape)}; fit it again"
+                f"{of} has shape {show(list(found), 80)}, not {show(list(shape), 80)}; fit it again"
             )
         if tensor.dtype not in KEPT:
-            raise CalibrantError(f"{name} of {calibrator} is {tensor.dtype}, which no state is; fit it again")
+            raise CalibrantError(f"{of} is {tensor.dtype}, which no state is; fit it again")
         if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
-            raise CalibrantError(f"{name} of {calibrator} has numbers that are not finite; fit it again")
+            raise CalibrantError(f"{of} has numbers that are not finite; fit it again")

@@ -11,12 +11,16 @@ from calibrant.core.calibration import Calibrator, Fitted, Procedure, Scope, Sha
 from calibrant.core.errors import CalibrantError, SpecError
 from calibrant.core.spec import build, split_at
 
+MOST_STEPS = 20
+
 
 def calibrator(spec: str) -> Procedure:
     """The calibrator that a spec names, or a chain of them: `calibrator("temperature").fit(logits, labels)`."""
     parts = split_at(spec, ">")
     if len(parts) > 1 and not all(parts):
         raise SpecError(f"{spec!r} has nothing on one side of '>'; write 'temperature > histogram(bins=15)'")
+    if len(parts) > MOST_STEPS:
+        raise SpecError(f"a chain of {len(parts)} calibrators is too long; {MOST_STEPS} are allowed")
     steps = tuple(build(part, "calibrators") for part in parts)
     return steps[0] if len(steps) == 1 else Chain(steps)
 
