@@ -1,6 +1,7 @@
 """Where data come from, and how they are split: embedded, fetched, imported, one's own, or made with a known truth."""
 
 from calibrant.data.cifar import CIFAR10, CIFAR100
+from calibrant.data.corruptions import CORRUPTIONS, corrupt
 from calibrant.data.fashion_mini import FashionMini
 from calibrant.data.mnist import MNIST, FashionMNIST
 from calibrant.data.newsgroups import Newsgroups
@@ -14,6 +15,7 @@ from calibrant.data.tiny_imagenet import TinyImageNet
 __all__ = [
     "CIFAR10",
     "CIFAR100",
+    "CORRUPTIONS",
     "MNIST",
     "SVHN",
     "FashionMNIST",
@@ -26,5 +28,6 @@ __all__ = [
     "Synthetic",
     "SyntheticText",
     "TinyImageNet",
+    "corrupt",
     "split",
 ]
