@@ -36,12 +36,22 @@ def save_tensors(path: Path, kind: str, tensors: Mapping[str, Tensor], meta: Map
     held = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     text = json.dumps(meta, sort_keys=True, allow_nan=False)
     header = {"calibrant": kind, "schema": str(SCHEMA), "meta": text, "sha256": _BLANK}
-    data = save(held, header)
+    data = _in_order(save(held, header))
     spot = data.index(_SEAL) + len(_SEAL)
     with atomic(path) as file:
         file.write(data[:spot])
         file.write(hashlib.sha256(data).hexdigest().encode())
         file.write(memoryview(data)[spot + len(_BLANK) :])
+
+
+def _in_order(data: bytes) -> bytes:
+    """The file with its metadata sorted, which safetensors writes in an order that changes from call to call."""
+    size = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8 : 8 + size])
+    header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)  # tensors begin at a multiple of eight bytes
+    return len(text).to_bytes(8, "little") + text + data[8 + size :]
 
 
 def load_tensors(path: Path, kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:

@@ -90,13 +90,17 @@ def write_history(directory: Path, history: list[dict[str, Any]]) -> None:
     """All lines of history.jsonl, one an epoch."""
     with atomic(directory / "history.jsonl") as file:
         for line in history:
-            file.write((json.dumps(line, allow_nan=False) + "\n").encode())
+            file.write(_line(line).encode())
 
 
 def add_history(directory: Path, line: Mapping[str, Any]) -> None:
     """One more epoch, to be read while training goes on."""
     with (directory / "history.jsonl").open("a", encoding="utf-8") as file:
-        file.write(json.dumps(line, allow_nan=False) + "\n")
+        file.write(_line(line))
+
+
+def _line(line: Mapping[str, Any]) -> str:
+    return json.dumps(line, sort_keys=True, allow_nan=False) + "\n"
 
 
 def read_history(directory: Path) -> list[dict[str, Any]]:

@@ -32,6 +32,9 @@ from calibrant.train.run import Run
 from calibrant.train.session import Session, adapt, open_session
 from calibrant.train.step import Engine, chosen, executed
 
+SHARE = 0.1
+"""Of the time, at most this much goes into checkpoints."""
+
 _REFUSED = 2
 """What the first of several processes says to the others if the directory is not for this run."""
 
@@ -251,7 +254,7 @@ def _prune(session: Session) -> None:
 
 
 class _Saver:
-    """Writes checkpoints, so seldom that they take at most a tenth of the time."""
+    """Writes checkpoints, so seldom that they take at most their share of the time."""
 
     def __init__(self, where: Path, run_id: str) -> None:
         self.where, self.run_id = where, run_id
@@ -263,4 +266,4 @@ class _Saver:
             return
         checkpoint.save(self.where, self.run_id, progress, session.live())
         ended = time.perf_counter()
-        self.next = ended + 9 * (ended - began)
+        self.next = ended + (1 / SHARE - 1) * (ended - began)
