@@ -438,6 +438,36 @@ print([m[-1] for m in maps if int(m[0].split("-")[0], 16) <= at < int(m[0].split
     assert mapped == str(large)
 
 
+def test_what_numpy_wrote_is_in_memory_once(tmp_path: Path) -> None:
+    if not Path("/proc/self/clear_refs").exists():
+        pytest.skip(reason="only Linux says how much memory a process had at most")
+    rng = np.random.default_rng(1)
+    sizes = []
+    for names in (
+        ("logits", "labels"),
+        ("labels", "logits"),
+    ):  # where an array begins depends on what is before it
+        arrays = {
+            "logits": rng.standard_normal((200_000, 100), dtype=np.float32),
+            "labels": np.arange(200_000) % 100,
+        }
+        np.savez(tmp_path / "large.npz", **{name: arrays[name] for name in names})
+        program = f"""
+import re, torch
+from calibrant.core.predictions import Predictions
+def memory(name):
+    return int(re.search(name + r":\\s+(\\d+)", open("/proc/self/status").read())[1]) / 1024
+torch.aminmax(torch.zeros(1000, 100))
+open("/proc/self/clear_refs", "w").write("5")
+before = memory("VmRSS")
+Predictions.load({str(tmp_path / "large.npz")!r})
+print(memory("VmHWM") - before)
+"""
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+        sizes.append(float(done.stdout))
+    assert max(sizes) < 120  # 76 MB of logits, 2 of labels, and blocks; twice the logits would be 152
+
+
 def test_nobody_can_write_to_the_file(large: Path) -> None:
     before = large.read_bytes()
     found = Predictions.load(large)

@@ -30,6 +30,9 @@ Array = np.ndarray[Any, Any]
 MAP_FROM = 32 << 20
 """Bytes from which a member is mapped. Smaller ones are read, and survive what happens to the file."""
 
+STEP = 8 << 20
+"""Bytes that are read or checked at once."""
+
 ALIGNMENT = 64
 """Where our arrays begin in a file, so that a map of them is aligned for every type."""
 
@@ -143,7 +146,10 @@ def _array(
     if raw is None:
         raw = np.empty(member.file_size, np.uint8)
         with archive.open(member) as stream:  # checks the CRC when it comes to the end
-            if stream.readinto(raw.data) != member.file_size or stream.read(1):  # type: ignore[attr-defined]
+            at = 0  # in pieces, since a zip member copies what it reads at once
+            while read := stream.readinto(raw.data[at : at + STEP]):  # type: ignore[attr-defined]
+                at += read
+            if at != member.file_size or stream.read(1):
                 place.refuse(f"{name} is cut short; the file is damaged, write it again")
     shape, fortran, dtype, start = _header(raw, name, place)
     if dtype.hasobject:
@@ -159,16 +165,18 @@ def _mapped(file: BinaryIO, path: Path, member: zipfile.ZipInfo) -> Array | None
     file.seek(member.header_offset)
     name, extra = struct.unpack("<26xHH", file.read(30))
     start = member.header_offset + 30 + name + extra
+    if start % 8:  # as numpy leaves it: its numbers would not be aligned, so they are read into a buffer
+        return None
     try:
         raw = np.memmap(path, np.uint8, "c", start, (member.file_size,)).view(np.ndarray)
     except (OSError, ValueError):
         return None
-    crc, step = 0, 8 << 20
-    for at in range(0, len(raw), step):
-        crc = zlib.crc32(raw[at : at + step].data, crc)
+    crc = 0
+    for at in range(0, len(raw), STEP):
+        crc = zlib.crc32(raw[at : at + STEP].data, crc)
     if crc != member.CRC:
         raise zipfile.BadZipFile(f"Bad CRC-32 for {member.filename}")
-    return raw if start % 8 == 0 else None
+    return raw
 
 
 def _header(raw: Array, name: str, place: Place) -> tuple[tuple[int, ...], bool, np.dtype[Any], int]:
