@@ -260,6 +260,15 @@ def test_the_table_is_frozen_and_its_paper_is_known() -> None:
     assert "hendrycks2019robustness" in (corruptions.__doc__ or "")
 
 
+def test_the_documentation_has_the_levels_of_the_code() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "data.md").read_text(encoding="utf-8")
+    rows = [
+        f"| `{name}` | {kind.unit} | {' | '.join(f'{level:g}' for level in kind.levels)} |\n"
+        for name, kind in CORRUPTIONS.items()
+    ]
+    assert "".join(rows) in page
+
+
 def splitmix(state: int) -> int:
     """The finaliser of SplitMix64 in Python's integers, from its definition."""
     mask = (1 << 64) - 1

@@ -98,12 +98,12 @@ def import_command(
 def _sentence(name: str, kept: Kept) -> str:
     return (
         f"{name}: {kept.train:,} training and {kept.test:,} test rows, {len(kept.classes)} classes, "
-        f"in {kept.path} ({_megabytes(kept.bytes)})"
+        f"in {kept.path} ({_size(kept.bytes)})"
     )
 
 
-def _megabytes(size: int) -> str:
-    return f"{size / 1e6:,.1f} MB"
+def _size(size: int) -> str:
+    return f"{size / 1e6:,.1f} MB" if size >= 1e5 else f"{size / 1e3:,.0f} kB"
 
 
 def _document(item: Item) -> dict[str, object]:
