@@ -75,6 +75,7 @@ FACTS = [
     ("Better", "better"),
     ("Range", "range"),
     ("Reads", "scope"),
+    ("Labels", "targets"),
     ("The interval is for", "population"),
     ("There is no interval, because", "no_interval"),
 ]
@@ -86,7 +87,10 @@ def calibrator_facts(entry: Any) -> dict[str, str]:
     found = {"Scope": [made.scope], "Keeps the argmax": ["yes" if made.keeps_argmax else "no"]}
     for p in entry.parameters:
         for value in typing.get_args(p.type) if typing.get_origin(p.type) is typing.Literal else ():
-            other = dataclasses.replace(made, **{p.name: value})
+            try:
+                other = dataclasses.replace(made, **{p.name: value})
+            except ValueError:  # a choice that needs another parameter beside it
+                continue
             told = {"Scope": other.scope, "Keeps the argmax": "yes" if other.keeps_argmax else "no"}
             for label, text in told.items():
                 if text != found[label][0]:

@@ -271,7 +271,7 @@ def test_a_hash_given_twice_or_not_at_all(whole: bytes, tmp_path: Path) -> None:
 
 
 def mutant(data: bytes, rng: random.Random) -> bytes:
-    """The bytes with one to three changes, none of which gives them back as they were."""
+    """The bytes with one to three changes."""
     out = bytearray(data)
     for _ in range(rng.choice((1, 1, 1, 2, 3))):
         at = rng.randrange(len(out)) if len(out) else 0
@@ -315,14 +315,16 @@ def hunt(whole: bytes, count: int, path: Path, *, seed: int) -> tuple[int, int]:
     refusals = valid = 0
     for number in range(count):
         forge = number % 4 == 3
-        data = forged(whole, rng) if forge else mutant(whole, rng)
+        data = whole
+        while (
+            data == whole
+        ):  # two changes may undo each other, and a change of the hash is undone by a forger
+            data = forged(whole, rng) if forge else mutant(whole, rng)
         path.write_bytes(data)
         try:
             found = cal.load_calibrator(path)
         except CalibrantError:
             refusals += 1
-            continue
-        if data == whole:
             continue
         assert forge, f"mutant {number} was accepted"
         logits = torch.zeros(2, found.classes) if found.classes < 1000 else None
@@ -334,14 +336,14 @@ def hunt(whole: bytes, count: int, path: Path, *, seed: int) -> tuple[int, int]:
 
 def test_a_thousand_mutants_are_refused(whole: bytes, tmp_path: Path) -> None:
     refusals, valid = hunt(whole, 1000, tmp_path / "a", seed=1)
-    assert refusals + valid >= 995  # a swap of equal bytes may change nothing
+    assert refusals + valid == 1000
     assert refusals > 850  # a forger can change a number of a state, a note or a name in the provenance
 
 
 @pytest.mark.slow
 def test_a_hundred_thousand_mutants_are_refused(whole: bytes, tmp_path: Path) -> None:
     refusals, valid = hunt(whole, 100_000, tmp_path / "a", seed=2)
-    assert refusals + valid >= 99_500
+    assert refusals + valid == 100_000
     assert refusals > 85_000
 
 
