@@ -308,6 +308,21 @@ def test_wrong_shapes_get_a_sentence(entry: Entry, shape: tuple[int, ...], label
 
 
 @every
+def test_it_says_whether_it_takes_soft_targets(entry: Entry) -> None:
+    logits, labels = batch()
+    piece, soft = entry.piece(), torch.nn.functional.one_hot(labels, logits.shape[1]).double()
+    says = getattr(entry.piece, "targets", "nothing")
+    assert says in ("class indices, or soft targets [N, K]", "class indices", "not read")
+    if says == "class indices":
+        with pytest.raises(CalibrantError, match="class indices"):
+            piece(logits, soft)
+    else:
+        torch.testing.assert_close(piece(logits, soft), piece(logits, labels), rtol=1e-12, atol=1e-14)
+    if says == "not read":
+        assert torch.equal(piece(logits, labels), piece(logits, (labels + 1) % 5))
+
+
+@every
 def test_rows_average_to_the_value(entry: Entry) -> None:
     piece: Any = entry.piece()
     logits, labels = batch()
@@ -333,8 +348,10 @@ def test_functional_transforms_see_through(entry: Entry) -> None:
 def test_compiled_gives_the_same(entry: Entry) -> None:
     logits, labels = batch(dtype=torch.float32)
     value, gradient = value_and_gradient(entry.piece(), logits, labels)
+    torch.compiler.reset()  # it compiles eight pieces and then runs the others as they stand, without a word
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of the compiler's own
-        compiled, compiled_gradient = value_and_gradient(torch.compile(entry.piece()), logits, labels)
+        whole = torch.compile(entry.piece(), fullgraph=True)
+        compiled, compiled_gradient = value_and_gradient(whole, logits, labels)
     torch.testing.assert_close(compiled, value, rtol=1e-5, atol=1e-6)
     torch.testing.assert_close(compiled_gradient, gradient, rtol=1e-4, atol=1e-6)

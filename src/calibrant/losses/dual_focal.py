@@ -30,6 +30,7 @@ class DualFocal(TargetLoss):
 
     gamma: float = 5.0
     detach_rival: bool = False
+    targets: ClassVar[str] = "class indices"
     drawn: ClassVar[tuple[str, ...]] = ("dual_focal(gamma=5)", "dual_focal(gamma=2)")
 
     def __post_init__(self) -> None:

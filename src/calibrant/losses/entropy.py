@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from torch import Tensor
 
@@ -25,6 +25,7 @@ class Entropy(Criterion):
     """
 
     over: Literal["sum", "mean"] = "sum"
+    targets: ClassVar[str] = "not read"
 
     def per_sample(self, logits: Tensor, labels: Tensor) -> Tensor:
         """The entropy of each row [N]."""

@@ -29,6 +29,7 @@ class LpNorm(Criterion):
     """
 
     p: float = 1.0
+    targets: ClassVar[str] = "not read"
     drawn: ClassVar[tuple[str, ...]] = ("lp_norm(p=1)", "lp_norm(p=2)")
 
     def __post_init__(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -26,6 +27,7 @@ class TargetLoss(Criterion):
 
     weight: tuple[float, ...] | None = field(default=None, kw_only=True, metadata=CONVENTION)
     ignore_index: int = field(default=-100, kw_only=True, metadata=CONVENTION)
+    targets: ClassVar[str] = "class indices, or soft targets [N, K]"
 
     def __post_init__(self) -> None:
         if self.weight is not None:

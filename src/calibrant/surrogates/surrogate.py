@@ -23,6 +23,7 @@ class BatchLoss(Criterion):
     """
 
     vanishes: ClassVar[bool] = True
+    targets: ClassVar[str] = "class indices"
 
     @abstractmethod
     def value(self, logits: Tensor, labels: Tensor) -> Tensor:
