@@ -2,7 +2,9 @@
 
 A row of ten classes is taken whose other logits lie evenly between -2 and 2, and the logit of the true class is moved
 so that its probability p goes from 0 to 1. The left panel has the loss of that row, the right one its derivative with
-respect to that logit (for cross-entropy p - 1): what a training step does with it.
+respect to that logit (for cross-entropy p - 1): what a training step does with it. Where a piece is one number for a
+batch, the row stands in a batch of an overconfident model: the left panel has what it adds to the batch's value, the
+right one its derivative, both times the size of the batch, as the mean of a loss has them divided by it.
 """
 
 import math
@@ -12,6 +14,7 @@ from html import escape
 from typing import Any
 
 POINTS = 240
+BATCH = 128  # rows of the batch in which a row is shown that has no loss of its own
 EDGE = 0.004  # p goes from here to 1 minus this
 SHOWN = 0.03  # a loss may be infinite at p = 0: its axis ends at the largest value beyond this p
 OTHERS = [-2 + 0.5 * k for k in range(9)]
@@ -38,10 +41,11 @@ class Curve:
     p: list[float]
     loss: list[float]
     gradient: list[float]
+    in_batch: bool = False
 
 
 def curve(text: str) -> Curve:
-    """The loss and the gradient of one spec."""
+    """The loss and the gradient of one spec: of a row, or of a batch as one row in it is moved."""
     import torch
 
     from calibrant.core.objective import objective
@@ -50,16 +54,40 @@ def curve(text: str) -> Curve:
     others = torch.tensor(OTHERS, dtype=torch.float64)
     own = torch.logit(p) + others.logsumexp(0)
     z = torch.cat([own[:, None], others.expand(POINTS, -1)], 1).requires_grad_()
-    rows = objective(text).per_sample(z, torch.zeros(POINTS, dtype=torch.int64))
+    criterion = objective(text)
+    in_batch = not of_rows(criterion)
+    if not in_batch:
+        rows = criterion.per_sample(z, torch.zeros(POINTS, dtype=torch.int64))
+    else:
+        around, labels = overconfident()
+        labels = torch.cat([torch.zeros(1, dtype=torch.int64), labels])
+        rows = torch.stack([BATCH * criterion(torch.cat([row[None], around]), labels) for row in z])
     (gradient,) = torch.autograd.grad(rows.sum(), z)
-    return Curve(text, p.tolist(), rows.tolist(), gradient[:, 0].tolist())
+    if in_batch:
+        rows = rows - rows.min()
+    return Curve(text, p.tolist(), rows.tolist(), gradient[:, 0].tolist(), in_batch)
+
+
+def of_rows(criterion: Any) -> bool:
+    """Whether an objective is a mean over rows."""
+    from calibrant.core.objective import PerSample
+
+    return all(isinstance(piece, PerSample) for _, piece in criterion.terms)
+
+
+def overconfident() -> Any:
+    """All rows but one of a batch of a model that is overconfident by 0.1, with the accuracy that it should have."""
+    from calibrant.data import Synthetic
+
+    predictions, _ = Synthetic(classes=1 + len(OTHERS), error=0.1).draw(BATCH - 1, seed=0)
+    return predictions.logits.double(), predictions.labels
 
 
 def entry_plot(entry: Any) -> str | None:
-    """The figure of a registered piece: the curves that it names in `drawn`, or its own; None if it has no rows."""
-    from calibrant.core.objective import PerSample
+    """The figure of a registered piece: the curves that it names in `drawn`, or its own; None if it is no objective."""
+    from calibrant.core.objective import KINDS
 
-    if entry.kind not in ("losses", "penalties") or not issubclass(entry.piece, PerSample):
+    if entry.kind not in KINDS:
         return None
     drawn = getattr(entry.piece, "drawn", ()) or (entry.name,)
     reference = entry.kind == "losses" and entry.name != "ce"
@@ -90,7 +118,7 @@ def figure(specs: Sequence[str], *, reference: bool, label: str) -> str:
     losses = [c.loss for c, *_ in drawn]
     gradients = [c.gradient for c, *_ in drawn]
     for x0, title, values, kept in (
-        (LEFT, "loss", losses, clipped(drawn)),
+        (LEFT, "added to the batch" if curves[0].in_batch else "loss", losses, clipped(drawn)),
         (LEFT + WIDTH + GAP, "gradient on the true class's logit", gradients, gradients),
     ):
         parts += panel(x0, y0, title, kept)

@@ -5,11 +5,13 @@ from itertools import pairwise
 from xml.etree import ElementTree
 
 import pytest
+import torch
 
+from calibrant.core.objective import KINDS, PerSample
 from calibrant.core.registry import Entry, describe
 from docs import hooks, plots
 
-ENTRIES = [entry for kind in ("losses", "penalties") for entry in describe(kind)]
+ENTRIES = [entry for kind in KINDS for entry in describe(kind)]
 SVG = "{http://www.w3.org/2000/svg}"
 
 
@@ -22,20 +24,34 @@ def test_curves_of_cross_entropy_are_known() -> None:
 
 
 @pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.name)
-def test_every_loss_of_rows_has_a_figure(entry: Entry) -> None:
+def test_every_loss_penalty_and_surrogate_has_a_figure(entry: Entry) -> None:
     shown = plots.entry_plot(entry)
-    if not hasattr(entry.piece, "per_sample"):
-        assert shown is None
-        return
     assert shown is not None
     assert "\n" not in shown  # Markdown would end the block at an empty line
     assert "nan" not in shown
     svg = ElementTree.fromstring(shown).find(f"{SVG}svg")
     assert svg is not None
     names = {text.text for text in svg.iter(f"{SVG}text")}
-    assert {"loss", "gradient on the true class's logit", "p"} <= names
+    left = "loss" if issubclass(entry.piece, PerSample) else "added to the batch"
+    assert {left, "gradient on the true class's logit", "p"} <= names
     assert names >= set(getattr(entry.piece, "drawn", (entry.name,)))
     assert {path.get("stroke") for path in svg.iter(f"{SVG}path")} >= {"currentColor", plots.COLOURS[0]}
+
+
+def test_a_row_in_a_batch_is_shown_as_a_row() -> None:
+    """The mean over rows is the one thing that both ways of drawing know: CPC of rows is a mean, and so is its loss."""
+    drawn, p = plots.curve("cpc(exclusion=0)"), torch.linspace(plots.EDGE, 1 - plots.EDGE, plots.POINTS)
+    own = torch.logit(p.double()) + torch.tensor(plots.OTHERS).logsumexp(0)
+    known = -torch.nn.functional.logsigmoid(own[:, None] - torch.tensor(plots.OTHERS)).mean(1)
+    assert drawn.in_batch
+    assert drawn.loss == pytest.approx((known - known.min()).tolist(), abs=1e-4)  # linspace is float32 here
+    slope = (drawn.loss[101] - drawn.loss[99]) / float(own[101] - own[99])
+    assert drawn.gradient[100] == pytest.approx(slope, rel=1e-3)  # second order of a step of 0.03
+    assert not plots.curve("focal + 0.1*entropy").in_batch
+
+
+def test_metrics_have_no_figure() -> None:
+    assert [plots.entry_plot(entry) for entry in describe("metrics")] == [None] * len(describe("metrics"))
 
 
 def test_lines_stay_in_their_panels() -> None:
