@@ -28,20 +28,9 @@ TORCHRUN = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-ad
 
 def command(where: Path, case: list[str], processes: int, port: int) -> subprocess.CompletedProcess[str]:
     start = [] if processes == 1 else [*TORCHRUN, "--master-port", str(port)]
+    given = ["train", *case, "--epochs", "2", "--set", "lr=0.01", "--out", str(where), "--json"]
     return subprocess.run(
-        [
-            sys.executable,
-            *start,
-            "-m",
-            "calibrant",
-            "train",
-            *case,
-            "--epochs",
-            "2",
-            "--out",
-            str(where),
-            "--json",
-        ],
+        [sys.executable, *start, "-m", "calibrant", *given],
         env={"PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1", "HOME": str(where.parent)},
         capture_output=True,
         text=True,
@@ -70,6 +59,7 @@ def test_two_processes_with_half_the_batch_give_the_losses_of_one(tmp_path: Path
     for a, b in zip(one, two, strict=True):
         assert b["train_loss"] == pytest.approx(a["train_loss"], abs=1e-5)
         assert b["val_nll"] == pytest.approx(a["val_nll"], abs=1e-4)
+    assert "Warning" not in done.stderr
     assert documents[0]["run"] == documents[1]["run"]
     environment = json.loads((tmp_path / "2" / "env.json").read_text())
     assert environment["processes"] == 2

@@ -46,7 +46,7 @@ class World:
         if self.size == 1:
             return network
         synchronise_norms(network)
-        return nn.parallel.DistributedDataParallel(network, broadcast_buffers=False)
+        return nn.parallel.DistributedDataParallel(network)
 
     def wait(self) -> None:
         """Until all processes are here."""
