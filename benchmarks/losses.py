@@ -1,20 +1,27 @@
 """Forward plus backward of every loss, penalty and surrogate, as a multiple of torch's cross-entropy in the same run.
 
-    python benchmarks/losses.py [--write] [--device cuda [--graph]] [--only NAME ...] [--limit 2.5]
+    python benchmarks/losses.py [--device cuda [--graph [--compile]]] [--json PATH] [--write] [--limit 2.5]
+    python benchmarks/losses.py --from PATH --write
 
-Prints a Markdown table; --write puts it into docs/losses.md (tables losses-cpu, losses-cuda, losses-cuda-graph).
+Prints a Markdown table; --write puts it into docs/losses.md (tables losses-cpu, losses-cuda, losses-cuda-graph,
+losses-cuda-compile). --json keeps the numbers and what measured them; --from reads them instead of measuring, so that
+one machine measures and another writes the table.
 Each round times cross-entropy before and after every piece, so that what else runs on the machine slows both; the table
-has the median ratio. With --graph a step is captured in a CUDA graph and replayed. --limit fails if a per-row loss is
-slower than that at 1,024 x 1,000.
+has the median ratio. With --graph a step is captured in a CUDA graph and replayed; with --compile each piece, and
+cross-entropy too, goes through torch.compile before, and the table has the pieces of single rows only. --limit fails if
+one of those is slower than that at 1,024 x 1,000.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -41,6 +48,12 @@ def step(loss: Loss, logits: Tensor, labels: Tensor) -> Step:
     """One forward and one backward pass."""
     z = logits.detach().clone().requires_grad_()
     return lambda: torch.autograd.grad(loss(z, labels), z)
+
+
+def compiled(loss: Loss) -> Loss:
+    """The same loss as one compiled function, without a gap that Python would have to bridge."""
+    made: Loss = torch.compile(loss, fullgraph=True, dynamic=False)
+    return made
 
 
 def captured(work: Step) -> Step:
@@ -92,22 +105,38 @@ def ratios(
     return {name: statistics.median(values) for name, values in found.items()}
 
 
-def measure(
-    entries: Sequence[Entry], device: str, graph: bool, rounds: int, budget_ms: float
-) -> dict[str, list[float]]:
-    """The ratios of each piece, size after size."""
-    wrap = captured if graph else (lambda work: work)
+def measure(entries: Sequence[Entry], options: argparse.Namespace) -> dict[str, Any]:
+    """The ratios of each piece, size after size, and what cross-entropy took, with the machine that it was on."""
+    torch._dynamo.config.recompile_limit = (
+        1000  # what is compiled here shares one place, which holds 8 by default
+    )
+    device, wrap = options.device, captured if options.graph else (lambda work: work)
+    ready: Callable[[Loss], Loss] = compiled if options.compile else (lambda loss: loss)
     table: dict[str, list[float]] = {entry.name: [] for entry in entries}
-    for n, k in SIZES:
+    base_us = []
+    for n, k in options.sizes:
+        torch.compiler.reset()  # a compiled piece has one size
         logits, labels = batch(n, k, device)
-        works = {entry.name: wrap(step(entry.piece(), logits, labels)) for entry in entries}
-        base = wrap(step(F.cross_entropy, logits, labels))
-        for name, ratio in ratios(works, base, device, rounds, budget_ms).items():
+        works = {entry.name: wrap(step(ready(entry.piece()), logits, labels)) for entry in entries}
+        base = wrap(step(ready(F.cross_entropy), logits, labels))
+        for name, ratio in ratios(works, base, device, options.rounds, options.budget_ms).items():
             table[name].append(ratio)
-        print(
-            f"{n} x {k}: cross-entropy takes {1000 * milliseconds(base, 20, device):.0f} us", file=sys.stderr
-        )
-    return table
+        base_us.append(1000 * min(milliseconds(base, 20, device) for _ in range(5)))
+        print(f"{n} x {k}: cross-entropy takes {base_us[-1]:.1f} us", file=sys.stderr)
+    return {
+        "table": f"losses-{device}" + ("-compile" if options.compile else "-graph" if options.graph else ""),
+        "machine": torch.cuda.get_device_name() if device == "cuda" else f"{torch.get_num_threads()} threads",
+        "torch": torch.__version__,
+        "sizes": [list(size) for size in options.sizes],
+        "cross_entropy_us": base_us,
+        "ratios": table,
+    }
+
+
+def size(text: str) -> tuple[int, int]:
+    """`1024x1000` as rows and classes."""
+    n, k = text.split("x")
+    return int(n), int(k)
 
 
 def main() -> None:
@@ -116,6 +145,10 @@ def main() -> None:
     )
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--graph", action="store_true", help="replay each step as a CUDA graph")
+    parser.add_argument("--compile", action="store_true", help="compile each piece that is a mean over rows")
+    parser.add_argument("--sizes", nargs="*", type=size, default=SIZES, metavar="ROWSxCLASSES")
+    parser.add_argument("--json", type=Path, metavar="PATH", help="keep the numbers in this file")
+    parser.add_argument("--from", dest="known", type=Path, metavar="PATH", help="numbers that --json kept")
     parser.add_argument("--write", action="store_true", help="put the table into docs/losses.md")
     parser.add_argument("--only", nargs="*", default=[], metavar="NAME")
     parser.add_argument("--limit", type=float, help="the largest ratio that a per-row loss may have")
@@ -128,19 +161,26 @@ def main() -> None:
         parser.error("--graph needs --device cuda")
     kinds = {entry.name: entry for kind in reversed(KINDS) for entry in describe(kind)}
     entries = [entry for kind in KINDS for entry in describe(kind) if kinds[entry.name] == entry]
+    rowwise = {entry.name for entry in entries if isinstance(entry.piece(), PerSample)}
     entries = [entry for entry in entries if not options.only or entry.name in options.only]
-    table = measure(entries, options.device, options.graph, options.rounds, options.budget_ms)
-    head = ["piece", *(f"{n:,} x {k:,}" for n, k in SIZES)]
-    shown = markdown(head, [[f"`{name}`", *(f"{ratio:.2f}" for ratio in row)] for name, row in table.items()])
+    if options.compile:
+        entries = [entry for entry in entries if entry.name in rowwise]
+    found = json.loads(options.known.read_text()) if options.known else measure(entries, options)
+    if options.json:
+        options.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    head = ["piece", *(f"{n:,} x {k:,}" for n, k in found["sizes"])]
+    rows = [[f"`{name}`", *(f"{ratio:.2f}" for ratio in row)] for name, row in found["ratios"].items()]
+    took = ["*cross-entropy, µs*", *(f"{us:.1f}" for us in found["cross_entropy_us"])]
+    shown = markdown(head, [*rows, took])
+    print(f"{found['machine']}, torch {found['torch']}", file=sys.stderr)
     print(shown)
     if options.write:
-        rewrite("losses.md", f"losses-{options.device}" + ("-graph" if options.graph else ""), shown)
+        rewrite("losses.md", found["table"], shown)
     if options.limit is not None:
-        column = SIZES.index(LIMITED)
-        rowwise = {entry.name for entry in entries if isinstance(entry.piece(), PerSample)}
+        column = found["sizes"].index(list(LIMITED))
         slow = {
             name: row[column]
-            for name, row in table.items()
+            for name, row in found["ratios"].items()
             if name in rowwise and row[column] > options.limit
         }
         if slow:
