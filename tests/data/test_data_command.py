@@ -96,6 +96,21 @@ def test_list_as_json(copy: Path, tmp_path: Path) -> None:
     assert found["svhn"]["path"] is None
 
 
+def test_import_and_fetch_as_json_are_the_same_document(copy: Path, tmp_path: Path) -> None:
+    done = invoke("import", "cifar10", copy, "--data-dir", tmp_path, "--json")
+    assert done.exit_code == 0
+    assert done.stderr.startswith("note: ")
+    found = json.loads(done.stdout)
+    assert (found["name"], found["state"], found["train"], found["source"]) == (
+        "cifar10",
+        "kept",
+        10,
+        "copy.npz",
+    )
+    assert json.loads(invoke("fetch", "cifar10", "--data-dir", tmp_path, "--json").stdout) == found
+    assert found in json.loads(invoke("list", "--data-dir", tmp_path, "--json").stdout)
+
+
 def test_wrong_use_is_one_sentence(tmp_path: Path, copy: Path) -> None:
     assert_refused(invoke("import", "cifar10", tmp_path / "absent.npz"), "there is no such file")
     assert_refused(invoke("import", "cifar100", tmp_path), "here is neither the files train and test")

@@ -49,25 +49,28 @@ def list_command(data_dir: DataDirOption = None, json: JsonOption = False) -> No
 
 
 @data_app.command("fetch")
-def fetch_command(name: NameArgument, data_dir: DataDirOption = None) -> None:
+def fetch_command(name: NameArgument, data_dir: DataDirOption = None, json: JsonOption = False) -> None:
     """Download a dataset from where it is published, and convert it; a download that broke off goes on."""
     with guarded():
         from contextlib import ExitStack
 
         from calibrant.core.samples import Download
         from calibrant.data.download import Report
-        from calibrant.data.shelf import fetch, importable, there
+        from calibrant.data.shelf import fetch, importable, item, there
 
         importable(name)
         before = there(name, data_dir)
         with ExitStack() as bars:
 
-            def begin(item: Download) -> Report:
+            def begin(file: Download) -> Report:
                 bars.close()
-                typer.echo(f"downloading {item.url}", err=True)
-                return bars.enter_context(progress(item.name))
+                typer.echo(f"downloading {file.url}", err=True)
+                return bars.enter_context(progress(file.name))
 
             kept = fetch(name, data_dir, begin)
+        if json:
+            print_json(_document(item(name, data_dir)))
+            return
         typer.echo(_sentence(name, kept) + ("" if before is None else ", fetched or imported before"))
 
 
@@ -83,13 +86,17 @@ def import_command(
         ),
     ],
     data_dir: DataDirOption = None,
+    json: JsonOption = False,
 ) -> None:
     """Convert files that are here into the one file that is kept of a dataset; what was kept of it is replaced."""
     with guarded():
-        from calibrant.data.shelf import bring, oddity
+        from calibrant.data.shelf import bring, item, oddity
 
         kept = bring(name, source, data_dir)
-        typer.echo(_sentence(name, kept))
+        if json:
+            print_json(_document(item(name, data_dir)))
+        else:
+            typer.echo(_sentence(name, kept))
         odd = oddity(name, kept)
         if odd is not None:
             typer.echo(f"note: {odd}", err=True)

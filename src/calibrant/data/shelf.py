@@ -32,23 +32,22 @@ class Item:
 
 def items(data_dir: Path | None = None) -> list[Item]:
     """Every registered dataset, in name order."""
-    found = []
-    for entry in describe("datasets"):
-        if any(parameter.required for parameter in entry.parameters):
-            found.append(Item(entry.name, entry.summary, "own"))
-            continue
-        piece = entry.piece()
-        if not isinstance(piece, Importable):
-            found.append(Item(entry.name, entry.summary, "ready"))
-            continue
-        state: State
-        try:
-            kept = store.look(entry.name, data_dir)
-            state = "absent" if kept is None else "kept"
-        except InputError:
-            kept, state = None, "damaged"
-        found.append(Item(entry.name, entry.summary, state, tuple(piece.downloads), kept))
-    return found
+    return [item(entry.name, data_dir) for entry in describe("datasets")]
+
+
+def item(name: str, data_dir: Path | None = None) -> Item:
+    """One dataset, and what is there of it."""
+    entry = next(entry for entry in describe("datasets") if entry.name == name)
+    if any(parameter.required for parameter in entry.parameters):
+        return Item(name, entry.summary, "own")
+    piece = entry.piece()
+    if not isinstance(piece, Importable):
+        return Item(name, entry.summary, "ready")
+    try:
+        kept = store.look(name, data_dir)
+    except InputError:
+        return Item(name, entry.summary, "damaged", tuple(piece.downloads))
+    return Item(name, entry.summary, "absent" if kept is None else "kept", tuple(piece.downloads), kept)
 
 
 def importable(name: str) -> Importable:
