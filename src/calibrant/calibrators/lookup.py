@@ -1,0 +1,72 @@
+"""Tables read in torch operations that every exporter knows: steps, and straight lines between knots.
+
+The place in a table is found by halving, as many gathers as its length has bits; `searchsorted` does the same and has
+no counterpart in ONNX. Tables of several questions have rows of one length, padded at the end: with edges that no score
+exceeds, or with the last knot once more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+Array = np.ndarray
+_BEYOND = 2.0  # above every score
+
+
+def steps(edges: Tensor, levels: Tensor, scores: Tensor) -> Tensor:
+    """The level of each score's bin: bins are (l, u], tables [K, L] and [K, L + 1] or [1, ...], scores [N, K]."""
+    width = levels.shape[1]
+    return levels.to(scores).reshape(-1)[_below(edges, scores) + _offset(levels, width)]
+
+
+def lines(x: Tensor, y: Tensor, scores: Tensor) -> Tensor:
+    """Linear between the knots (x, y) and constant beyond them; tables [K, M] or [1, M] with M >= 2, scores [N, K]."""
+    width = x.shape[1]
+    place = _below(x[:, 1:-1], scores) + _offset(x, width)
+    x, y = x.to(scores).reshape(-1), y.to(scores).reshape(-1)
+    left, low = x[place], y[place]
+    gap = (x[place + 1] - left).clamp(min=torch.finfo(scores.dtype).tiny)
+    return low + ((scores - left) / gap).clamp(0, 1) * (y[place + 1] - low)
+
+
+def _below(edges: Tensor, scores: Tensor) -> Tensor:
+    """How many edges of its row are below each score."""
+    size = 1 << edges.shape[1].bit_length()
+    flat = pad(edges.to(scores), (0, size - edges.shape[1]), value=_BEYOND).reshape(-1)
+    offset = _offset(edges, size)
+    found = torch.zeros_like(scores, dtype=torch.int64)
+    half = size // 2
+    while half:
+        found = found + (flat[found + (offset + half - 1)] < scores).long() * half
+        half //= 2
+    return found
+
+
+def _offset(table: Tensor, width: int) -> Tensor:
+    """Where the row of each question begins in a flat table."""
+    return torch.arange(table.shape[0], device=table.device) * width
+
+
+def stacked(rows: Sequence[Array], fill: float | None = None) -> Tensor:
+    """Rows of several lengths as one float64 table: padded with `fill`, or with the last entry of each."""
+    longest = max(len(row) for row in rows)
+    return torch.from_numpy(
+        np.stack(
+            [
+                np.pad(row.astype(np.float64), (0, longest - len(row)), "edge")
+                if fill is None
+                else np.pad(row.astype(np.float64), (0, longest - len(row)), constant_values=fill)
+                for row in rows
+            ]
+        )
+    )
+
+
+def step_table(edges: Sequence[Array], levels: Sequence[Array]) -> dict[str, Tensor]:
+    """The state of a map of steps: inner edges, and one level more than edges for each question."""
+    return {"edges": stacked(edges, _BEYOND), "levels": stacked(levels)}
