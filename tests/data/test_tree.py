@@ -146,6 +146,25 @@ def test_bombs_are_refused_before_they_are_unpacked(
         pass
 
 
+@pytest.mark.parametrize("form", [tarfile.PAX_FORMAT, tarfile.GNU_FORMAT])
+def test_a_header_without_end_is_refused_unread(tmp_path: Path, form: int) -> None:
+    member = tarfile.TarInfo("x" * (3 << 20))  # a long name stands in a header of its own, in either format
+    with tarfile.open(tmp_path / "x.tar.gz", "w:gz", format=form) as archive:
+        archive.addfile(member)
+    assert (tmp_path / "x.tar.gz").stat().st_size < 20_000
+    with (
+        pytest.raises(InputError, match=r"a header in it has 3,1\d\d,\d{3} bytes"),
+        tree(tmp_path / "x.tar.gz"),
+    ):
+        pass
+
+
+def test_a_name_that_is_long_is_read(tmp_path: Path) -> None:
+    name = "/".join(["folder" * 10] * 9) + "/x"
+    with tree(write_tar(tmp_path / "x.tar", {name: b"here"})) as found:
+        assert found.read(name) == b"here"
+
+
 def test_a_zip_that_lies_about_a_size_gives_no_more_than_it_says(tmp_path: Path) -> None:
     path = write_zip(tmp_path / "x.zip", {"a": bytes(100_000)})
     raw = path.read_bytes()

@@ -32,6 +32,9 @@ MOST_BYTES = 8 << 30
 
 MOST_FILES = 1_000_000
 
+MOST_HEADER = 1 << 20
+"""What may stand about one member of a tar: its name, and what newer formats add. It is read into memory."""
+
 PACKED: dict[str, Callable[[IO[bytes]], IO[bytes]]] = {
     ".gz": lambda file: cast(IO[bytes], gzip.GzipFile(fileobj=file)),
     ".tgz": lambda file: cast(IO[bytes], gzip.GzipFile(fileobj=file)),
@@ -146,7 +149,8 @@ def _tar(file: IO[bytes], suffix: str, stack: ExitStack, place: Place) -> Tree:
     if suffix in PACKED:
         plain = tempfile.TemporaryFile()  # noqa: SIM115 (the stack closes it)
         file = _uncompressed(PACKED[suffix](file), stack.enter_context(plain), place)
-    archive = stack.enter_context(tarfile.TarFile(fileobj=file))
+    headers = _Headers(file, place)
+    archive = stack.enter_context(tarfile.TarFile(fileobj=cast(IO[bytes], headers)))
     members: dict[str, tarfile.TarInfo] = {}
     size = 0
     for number, member in enumerate(archive, 1):
@@ -159,7 +163,21 @@ def _tar(file: IO[bytes], suffix: str, stack: ExitStack, place: Place) -> Tree:
             place.refuse(f"{show(member.name, 100)} in it is no plain file; it is refused")
         if member.isreg():
             _enter(members, name, member, place)
+    headers.most = MOST_BYTES
     return Tree(place, _shown(members), lambda name: _member(archive, members[name]))
+
+
+class _Headers:
+    """The file of a tar, of which no more than a header is read at once while its members are looked for."""
+
+    def __init__(self, file: IO[bytes], place: Place) -> None:
+        self.file, self.place, self.most = file, place, MOST_HEADER
+        self.seek, self.tell = file.seek, file.tell
+
+    def read(self, size: int) -> bytes:
+        if size > self.most:
+            self.place.refuse(f"a header in it has {size:,} bytes, which no dataset needs; it is refused")
+        return self.file.read(size)
 
 
 def _member(archive: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
