@@ -17,9 +17,7 @@ from typing import Any
 
 import torch
 
-from calibrant.core.temperature import fit_temperature
 from calibrant.train import Run, Trained, recipe, train
-from calibrant.train.measure import values
 from tables import markdown, rewrite
 
 RUNS = [
@@ -36,21 +34,13 @@ RUNS = [
 
 def judged(trained: Trained) -> dict[str, Any]:
     """The numbers of a finished run, from its predictions in float32."""
-    val, test = trained.val, trained.test
-    temperature = fit_temperature(val.logits, val.labels).temperature
-    raw = values(test.logits, test.labels)
-    scaled = values(test.logits / temperature, test.labels)
-    seconds = [line["seconds"] for line in trained.history]
+    found, lines = trained.summary, trained.history
+    kept = ("epochs", "temperature")
     return {
-        "epochs": len(trained.history),
-        "error": raw["error"],
-        "nll": raw["nll"],
-        "ece": raw["ece"],
-        "temperature": temperature,
-        "nll_scaled": scaled["nll"],
-        "ece_scaled": scaled["ece"],
-        "epoch_seconds": statistics.median(seconds),
-        "evaluation_seconds": statistics.median(line["eval_seconds"] for line in trained.history),
+        **{key: found[key] for key in kept},
+        **{key.removeprefix("test_"): value for key, value in found.items() if key.startswith("test_")},
+        "epoch_seconds": statistics.median(line["seconds"] for line in lines),
+        "evaluation_seconds": statistics.median(line["eval_seconds"] for line in lines),
     }
 
 
