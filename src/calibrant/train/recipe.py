@@ -126,7 +126,7 @@ RECIPES: dict[str, tuple[str, Recipe]] = {
     "text": (
         "AdamW for networks that read texts: 10 epochs, cosine with warm-up",
         Recipe(
-            epochs=10, batch=64, optimizer="adamw", lr=1e-3, weight_decay=0.05, schedule="cosine", warmup=1
+            epochs=10, batch=64, optimizer="adamw", lr=5e-3, weight_decay=0.05, schedule="cosine", warmup=1
         ),
     ),
 }
