@@ -24,6 +24,7 @@ from calibrant.core.spec import show_value
 
 NOT_BY_LOG_LOSS = {
     'temperature(objective="ece")': "it minimises the calibration error, at whatever log loss",
+    'ets(loss="mse")': "it minimises the squared error, as one of the two objectives of its paper",
     "scaling_binning": "one value a bin: on few rows the bins lose more than the scaler gains",
 }
 """Full-scope calibrators whose log loss on the rows they were fitted to may be above identity's; with the reason."""
