@@ -90,6 +90,10 @@ def test_it_is_described_for_documentation_and_tests(copy: Path) -> None:
     names = python(copy, "-c", code).split()
     assert names[-1] == "zzz"
     assert "ece" in names
+    page = python(copy, "-c", "from docs import hooks; print(hooks.registry('metrics'))")
+    section = page[page.index("## `zzz`") :]
+    assert "The mean power of the distance between confidence and correctness." in section
+    assert "| `power` | float | `3.0` |" in section
 
 
 def test_it_is_evaluated_and_compared(copy: Path, tmp_path: Path, draw) -> None:
