@@ -65,13 +65,15 @@ class IMax(ScoreMap):
 def imax_cuts(scores: Array, bins: int) -> Array:
     """The inner edges, at most bins - 1, as scores; in a few gathers from running sums for each round."""
     n = len(scores)
+    if not n or scores[-1] <= 0:
+        return np.zeros(0)
     sums = np.concatenate([[0.0], np.cumsum(scores, dtype=np.float64)])
-    starts = weighted_mass_starts(scores, bins)[1:] if n else np.zeros(0, dtype=np.int64)
+    starts = weighted_mass_starts(scores.astype(np.float64), bins)[1:]
     cuts = np.zeros(0)
     for _ in range(_ROUNDS):
         bounds = np.unique(np.concatenate([[0], starts, [n]]))
-        mean = np.diff(sums[bounds]) / np.diff(bounds) if n else np.zeros(0)
-        phi = _log_odds(np.unique(np.clip(mean, _NEAR, 1 - _NEAR)))
+        mean = np.diff(sums[bounds]) / np.diff(bounds)
+        phi = np.unique(_log_odds(np.clip(mean, _NEAR, 1 - _NEAR)))
         cuts = np.diff(np.logaddexp(0, phi)) / np.diff(phi)
         moved = np.searchsorted(scores, cuts.astype(scores.dtype), "right")
         if np.array_equal(moved, starts):

@@ -1,8 +1,8 @@
-"""Tables read in torch operations that every exporter knows: steps, and straight lines between knots.
+"""Tables read in torch operations: steps, and straight lines between knots.
 
-The place in a table is found by halving, as many gathers as its length has bits; `searchsorted` does the same and has
-no counterpart in ONNX. Tables of several questions have rows of one length, padded at the end: with edges that no score
-exceeds, or with the last knot once more.
+The place in a table is found by `searchsorted`, and where a model is exported by halving, in as many gathers as its
+length has bits: the same places, in operations that ONNX has. Tables of several questions have rows of one length,
+padded at the end: with edges that no score exceeds, or with the last knot once more.
 """
 
 from __future__ import annotations
@@ -26,18 +26,30 @@ def steps(edges: Tensor, levels: Tensor, scores: Tensor) -> Tensor:
 
 def lines(x: Tensor, y: Tensor, scores: Tensor) -> Tensor:
     """Linear between the knots (x, y) and constant beyond them; tables [K, M] or [1, M] with M >= 2, scores [N, K]."""
-    width = x.shape[1]
-    place = _below(x[:, 1:-1], scores) + _offset(x, width)
-    x, y = x.to(scores).reshape(-1), y.to(scores).reshape(-1)
-    left, low = x[place], y[place]
-    gap = (x[place + 1] - left).clamp(min=torch.finfo(scores.dtype).tiny)
-    return low + ((scores - left) / gap).clamp(0, 1) * (y[place + 1] - low)
+    x, y = x.to(scores), y.to(scores)
+    gap = x.diff(dim=1)
+    slope = torch.where(gap > 0, y.diff(dim=1) / gap, 0)
+    inside = torch.maximum(torch.minimum(scores, x[:, -1]), x[:, 0])
+    place = _below(x[:, 1:-1], inside)
+    at = place + _offset(x, x.shape[1])
+    left, low = x.reshape(-1)[at], y.reshape(-1)[at]
+    return low + (inside - left) * slope.reshape(-1)[place + _offset(slope, slope.shape[1])]
 
 
 def _below(edges: Tensor, scores: Tensor) -> Tensor:
     """How many edges of its row are below each score."""
+    edges = edges.to(scores)
+    if torch.compiler.is_exporting():
+        return halved(edges, scores)
+    if len(edges) == 1:
+        return torch.searchsorted(edges[0].contiguous(), scores.contiguous())
+    return torch.searchsorted(edges.contiguous(), scores.t().contiguous()).t()
+
+
+def halved(edges: Tensor, scores: Tensor) -> Tensor:
+    """The same by halving: a row of 2^b - 1 edges in b steps."""
     size = 1 << edges.shape[1].bit_length()
-    flat = pad(edges.to(scores), (0, size - edges.shape[1]), value=_BEYOND).reshape(-1)
+    flat = pad(edges, (0, size - edges.shape[1]), value=_BEYOND).reshape(-1)
     offset = _offset(edges, size)
     found = torch.zeros_like(scores, dtype=torch.int64)
     half = size // 2
