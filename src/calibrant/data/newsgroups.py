@@ -42,7 +42,10 @@ class Newsgroups:
     length: int = 256
     strip: bool = True
     downloads: ClassVar[tuple[Download, ...]] = (
-        Download("http://qwone.com/~jason/20Newsgroups/20news-bydate.tar.gz"),
+        Download(
+            "http://qwone.com/~jason/20Newsgroups/20news-bydate.tar.gz",
+            "sha256:8f1b2514ca22a5ade8fbb9cfa5727df95fa587f4c87b786e15c759fa66d95610",
+        ),
     )
 
     def __post_init__(self) -> None:
