@@ -2,7 +2,7 @@
 
     python benchmarks/cifar_gpu.py DATA_DIR OUT [--runs resnet18:sgd350:0 ...] [--json PATH]
 
-Runs are named model:recipe:seed; those that lie finished in OUT are only read, one that was cut off goes on. All are
+Runs are named model:recipe:seed, or model:recipe@epochs:seed; those that lie finished in OUT are only read, one that was cut off goes on. All are
 trained on 45,000 images (split 9:1) and scored on the 10,000 of the published test set, which chooses nothing.
 `--write` puts the table of a JSON document into the docs, without training.
 """
@@ -47,7 +47,9 @@ def judged(trained: Trained) -> dict[str, Any]:
 def trained_run(name: str, data_dir: Path, out: Path) -> dict[str, Any]:
     """Train one run by its name, or read it."""
     model, called, seed = name.split(":")
-    run = Run(data="cifar10", model=model, split="9:1", seed=int(seed), recipe=recipe(called))
+    named, _, epochs = called.partition("@")
+    chosen = recipe(named, **({"epochs": int(epochs)} if epochs else {}))
+    run = Run(data="cifar10", model=model, split="9:1", seed=int(seed), recipe=chosen)
     return judged(train(run, out / name.replace(":", "-"), data_dir=data_dir, resume=True))
 
 
