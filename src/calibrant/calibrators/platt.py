@@ -22,9 +22,9 @@ class Platt(Calibrator):
     $q_k = \sigma(A_k s_k + B_k)$, $s_k = \ln \frac{p_k}{1 - p_k}$, $p'_k = q_k / \sum_j q_j$. With two classes it is
     one fit of $s = z_1 - z_0$, and with A = 1, B = 0 `identity`. The predicted class may change. Where a score parts a
     class from the rest without error, or `smooth` is set, targets are Platt's $(n_1 + 1) / (n_1 + 2)$ and
-    $1 / (n_0 + 2)$. A class without a label keeps its logit. Should the classes together be worse than before on the
-    rows of the fit, they go back half of the way, and again. *Deviation:* scores are log-odds and not raw logits, to
-    which any number may be added.
+    $1 / (n_0 + 2)$. A class without a label keeps its logit. Should the result be worse on the rows of the fit than
+    the logits were, it goes back half of the way, and again; not so with `smooth`. *Deviation:* scores are log-odds
+    and not raw logits, to which any number may be added.
     """
 
     smooth: bool = False
@@ -44,7 +44,8 @@ class Platt(Calibrator):
         hits = labels[:, None] == torch.arange(first, logits.shape[1], device=labels.device)
         identity = torch.tensor([1.0, 0.0], dtype=torch.float64, device=logits.device)
         theta = fit_logistic(ask([score], hits, seen.expand_as(hits), self.smooth), identity)
-        theta = no_worse(theta, identity, lambda t: self.apply(_state(t), logits), logits, labels)
+        if not self.smooth:
+            theta = no_worse(theta, identity, lambda t: self.apply(_state(t), logits), logits, labels)
         return _state(theta)
 
     def apply(self, state: State, logits: Tensor) -> Tensor:
