@@ -16,7 +16,7 @@ from calibrant.core.calibration import Shape, State
 from calibrant.core.errors import CalibrantError
 from calibrant.core.registry import register
 
-_RANKS = 513  # of the scores at which a map is kept
+_KEPT = 257  # scores at which a map is kept, even in rank, and as many even in size
 
 
 @register("calibrators", "spline", paper="gupta2021spline")
@@ -24,13 +24,14 @@ _RANKS = 513  # of the scores at which a map is kept
 class Spline(ScoreMap):
     r"""Adds to a score the local gap between hits and scores, read off a smooth curve of few knots: no bins.
 
-    With the rows sorted by score and $t_i = \frac{i-1}{N-1}$, the gap summed up to there is $D(t_i) = \frac{1}{N}
+    With the rows sorted by score and $t_i = i / N$, the gap summed up to there is $D(t_i) = \frac{1}{N}
     \sum_{j \le i} (a_j - s_j)$; its largest size is the Kolmogorov-Smirnov error. A natural cubic spline with `knots`
     even knots is fitted to it by least squares, and $h(s(t)) = s(t) + D'(t)$, linear between scores, within 1e-7 of
     0 and 1. A calibrated model has D near 0 and is left alone; two knots add one number to every score.
     "classwise" maps $p_k$ against 1[y = k] and renormalises: the knots are even in rank, so that of many classes the
     few high scores are badly resolved; `share` None mixes it with temperature scaling, as held-out halves want. For
-    "top" it is 1: the published map. h need not increase. *Deviation:* h - s is kept at up to 513 ranks, not at all.
+    "top" it is 1: the published map. h need not increase. *Deviation:* h - s is kept at some 500 scores, even in rank
+    and in size, not at all; the released code has $t_i = (i - 1) / (N - 1)$.
     """
 
     target: Literal["classwise", "top"] = "classwise"
@@ -69,11 +70,13 @@ def spline_gap(column: Column, knots: int) -> tuple[Array, Array]:
     many = np.diff(first, append=n)
     place = np.searchsorted(column.scores[first], column.hits)
     hits = np.repeat(np.bincount(place, minlength=len(first)) / many, many)
-    t = np.linspace(0, 1, n)
+    t = np.arange(1, n + 1) / n
     basis = CubicSpline(np.linspace(0, 1, knots), np.eye(knots), bc_type="natural")
     values = basis(t)
     heights = np.linalg.pinv(values.T @ values, rcond=1e-12) @ (values.T @ (np.cumsum(hits - scores) / n))
-    ranks = np.unique(np.linspace(0, n - 1, min(n, _RANKS)).round().astype(np.int64))
+    even = np.linspace(0, n - 1, min(n, _KEPT)).round().astype(np.int64)
+    spread = np.searchsorted(scores, np.linspace(scores[0], scores[-1], _KEPT))
+    ranks = np.unique(np.concatenate([even, spread]))
     x, gap = scores[ranks], basis(t[ranks], 1) @ heights
     ends = np.flatnonzero(np.diff(x, prepend=-1))  # one knot for each score: the mean over its ranks
     x, gap = x[ends], np.add.reduceat(gap, ends) / np.diff(ends, append=len(gap))
