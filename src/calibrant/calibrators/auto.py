@@ -35,7 +35,7 @@ class Auto(Procedure):
     them. `notes` of the fit say how it was chosen; what is saved is the calibrator that was chosen.
     """
 
-    candidates: str = "temperature, irm"
+    candidates: str = "temperature, ets, irm, vector"
     folds: int = 5
     seed: int = 0
 
