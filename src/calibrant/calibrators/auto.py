@@ -14,8 +14,8 @@ from calibrant.calibrators.identity import Identity
 from calibrant.core.calibration import CalibrationWarning, Fitted, Procedure, Scope
 from calibrant.core.chain import calibrator
 from calibrant.core.errors import CalibrantError, SpecError
-from calibrant.core.overlap import row_keys
 from calibrant.core.registry import register
+from calibrant.core.rows import row_keys
 from calibrant.core.spec import split_specs
 
 Array = np.ndarray
@@ -87,10 +87,10 @@ class Auto(Procedure):
 
 def _folds(logits: Tensor, labels: Tensor, folds: int, seed: int) -> Tensor:
     """Folds of equal size by the rank of a row's key; rows that are equal are alike, so their places do not matter."""
-    order = np.argsort(row_keys(logits, labels, seed), kind="stable")
-    fold = np.empty(len(order), dtype=np.int64)
-    fold[order] = np.arange(len(order)) % folds
-    return torch.from_numpy(fold).to(logits.device)
+    order = row_keys(logits, labels, seed).argsort(stable=True)
+    fold = torch.empty_like(order)
+    fold[order] = torch.arange(len(order), device=order.device) % folds
+    return fold
 
 
 def _held_out(procedure: Procedure, logits: Tensor, labels: Tensor, fold: Tensor, folds: int) -> Array:

@@ -8,12 +8,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from calibrant.core.numerics import blocks
 from calibrant.core.predictions import Predictions
-
-Array = np.ndarray
+from calibrant.core.rows import bits, row_keys
 
 
 def overlap(fit: Predictions, other: Predictions) -> str | None:
@@ -66,45 +64,23 @@ def calibrations(meta: Mapping[str, Any]) -> list[str]:
     return [str(step.get("method")) for step in steps if isinstance(step, Mapping)]
 
 
-def row_keys(logits: Tensor, labels: Tensor, seed: int = 0) -> Array:
-    """A 64-bit number for each row from its logits in float32 and its label, the same wherever the row stands.
-
-    Two different rows have the same number by chance in one of a thousand million pairs at most.
-    """
-    n, k = logits.shape
-    weights = np.random.default_rng([seed, k]).integers(1 << 64, size=k + 1, dtype=np.uint64) | np.uint64(1)
-    keys = labels.cpu().numpy().astype(np.uint64) * weights[k]
-    for rows in blocks(n, k):
-        keys[rows] += (_words(logits[rows]).astype(np.uint64) * weights[:k]).sum(axis=1)
-    keys ^= keys >> np.uint64(31)
-    keys *= np.uint64(0x9E3779B97F4A7C15)
-    return np.asarray(keys ^ (keys >> np.uint64(29)))
-
-
-def _words(logits: Tensor) -> Array:
-    """Logits as the bits of float32, with one zero."""
-    return (logits.to(torch.float32).cpu() + 0.0).contiguous().numpy().view(np.uint32)
-
-
 def _shared_rows(fit: Predictions, other: Predictions) -> int:
     """How many rows of the second are rows of the first; 0 where chance explains them."""
     if fit.classes != other.classes:
         return 0
-    keys = row_keys(fit.logits, fit.labels)
-    order = np.argsort(keys, kind="stable")
-    ordered = keys[order]
-    twins = np.zeros(len(ordered), dtype=bool)
-    twins[1:] = ordered[1:] == ordered[:-1]
-    twins[:-1] |= twins[1:]
-    wanted = row_keys(other.logits, other.labels)
-    at = np.minimum(np.searchsorted(ordered, wanted), len(ordered) - 1)
-    found = np.flatnonzero(ordered[at] == wanted)
+    keys, order = row_keys(fit.logits, fit.labels).sort(stable=True)
+    twins = torch.zeros(len(keys), dtype=torch.bool, device=keys.device)
+    twins[1:] = keys[1:] == keys[:-1]
+    twins[:-1] |= twins[1:].clone()
+    wanted = row_keys(other.logits, other.labels).to(keys.device)
+    at = torch.searchsorted(keys, wanted).clamp_max(len(keys) - 1)
+    found = (keys[at] == wanted).nonzero()[:, 0]
     same = 0
     for part in blocks(len(found), fit.classes):
-        mine, theirs = torch.from_numpy(order[at[found[part]]]), torch.from_numpy(found[part])
-        equal = (_words(fit.logits[mine]) == _words(other.logits[theirs])).all(axis=1)
-        same += int((equal & (fit.labels[mine] == other.labels[theirs]).numpy()).sum())
-    return same if same > 2 * twins.mean() * other.n else 0
+        mine, theirs = order[at[found[part]]], found[part].to(other.logits.device)
+        equal = (bits(fit.logits[mine]) == bits(other.logits[theirs]).to(keys.device)).all(1)
+        same += int((equal & (fit.labels[mine] == other.labels[theirs].to(keys.device))).sum())
+    return same if same > 2 * float(twins.float().mean()) * other.n else 0
 
 
 def _same_file(a: str, b: str) -> bool:
