@@ -15,6 +15,7 @@ from calibrant.core.errors import CalibrantError
 from calibrant.core.registry import name_of
 from calibrant.core.temperature import fit_temperature
 
+_BLOCK = 1 << 20  # scores that are mapped at once on a CPU: what is in between stays near the cache
 FLOOR = 1e-7
 """No map gives less than this, or more than 1 less this: an event that the fit rows lack is not impossible."""
 
@@ -97,6 +98,15 @@ class ScoreMap(Calibrator):
         return {name: tensor.to(device) for name, tensor in state.items()}
 
     def apply(self, state: State, logits: Tensor) -> Tensor | Top:
+        if logits.device.type != "cpu" or torch.compiler.is_exporting():
+            return self._rows(state, logits)
+        parts = [self._rows(state, part) for part in logits.split(max(1, _BLOCK // logits.shape[1]))]
+        if self.acts_on != "top":
+            return torch.cat([part for part in parts if isinstance(part, Tensor)])
+        tops = [part for part in parts if isinstance(part, Top)]
+        return Top(torch.cat([t.predicted for t in tops]), torch.cat([t.confidence for t in tops]))
+
+    def _rows(self, state: State, logits: Tensor) -> Tensor | Top:
         share = state["share"].to(logits)
         probs, scaled = logits.softmax(1), (logits / state["temperature"].to(logits)).softmax(1)
         if self.acts_on == "top":
