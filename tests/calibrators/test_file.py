@@ -210,6 +210,38 @@ def test_a_state_that_is_none(change: str, whole: bytes, fitted: Fitted, tmp_pat
     assert f"{name} of " in refused(with_tensors(whole, state), tmp_path / "a")
 
 
+@pytest.mark.parametrize("temperature", [0.0, -1.0])
+def test_numbers_that_give_no_probabilities(
+    temperature: float, whole: bytes, fitted: Fitted, tmp_path: Path
+) -> None:
+    state = {**fitted.state, "0.temperature": torch.tensor(temperature, dtype=torch.float64)}
+    told = refused(
+        with_tensors(with_meta(whole, spec=SCALED), {"temperature": state["0.temperature"]}), tmp_path / "a"
+    )
+    assert "give no probabilities" in told
+
+
+SCALED = str(cal.calibrator("temperature"))
+
+
+@pytest.mark.parametrize("spec", ["isotonic", "histogram", "spline", "bbq", "irm"])
+def test_tensors_that_do_not_fit_together(spec: str, tmp_path: Path, draw) -> None:
+    """Lengths that depend on the data are not in `shapes`; each tensor alone is made shorter or longer."""
+    made = cal.calibrator(spec).fit(*draw(200, 3, seed=7, sharpen=3))
+    made.save(tmp_path / "whole")
+    data = (tmp_path / "whole").read_bytes()
+    for name, tensor in made.state.items():
+        if not tensor.ndim:
+            continue
+        for other in (tensor[:-1], torch.cat([tensor, tensor[-1:]])):
+            (tmp_path / "a").write_bytes(with_tensors(data, {**made.state, name: other.contiguous()}))
+            try:
+                found = cal.load_calibrator(tmp_path / "a")
+            except CalibrantError:
+                continue
+            assert found(torch.zeros(2, 3)) is not None  # whatever is accepted can be used
+
+
 def test_a_state_that_lacks_or_adds(whole: bytes, fitted: Fitted, tmp_path: Path) -> None:
     more = {**fitted.state, "1.more": torch.zeros(2)}
     assert "this state holds" in refused(with_tensors(whole, more), tmp_path / "a")

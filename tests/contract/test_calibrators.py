@@ -18,6 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 import calibrant as cal
 from calibrant.core.calibration import CalibrationWarning, Calibrator, Fitted, Procedure, Top, check_state
+from calibrant.core.calibrator_file import sound
 from calibrant.core.errors import CalibrantError, InputError
 from calibrant.core.registry import Entry, Parameter, describe, parameters
 from calibrant.core.spec import show_value
@@ -277,6 +278,7 @@ def test_unusual_rows_are_fitted(variant: Variant, case: str) -> None:
     logits, labels = unusual()[case]
     made = fit(variant.piece, logits, labels)
     check_state(made.calibrator, made.state, 4)
+    assert sound(made), "its file would be refused"
     assert_sound(made, logits)
     assert_sound(made, batch(seed=11)[0])
 

@@ -10,8 +10,10 @@ import os
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from calibrant import __version__
-from calibrant.core.calibration import Calibrator, Fitted, check_state
+from calibrant.core.calibration import Calibrator, Fitted, Top, check_state
 from calibrant.core.chain import calibrator
 from calibrant.core.errors import CalibrantError, SpecError
 from calibrant.core.place import Place, show
@@ -20,6 +22,9 @@ from calibrant.core.tensor_file import load_tensors, save_tensors
 KIND = "calibrator"
 
 MOST_CLASSES = 1 << 31
+
+PROBED_CLASSES = 1 << 16
+"""Up to so many classes, what was loaded is tried on two rows of logits: a file of a few bytes costs no more."""
 
 
 def save_calibrator(fitted: Fitted, path: str | os.PathLike[str]) -> None:
@@ -54,7 +59,28 @@ def load_calibrator(path: str | os.PathLike[str]) -> Fitted:
         check_state(made, state, classes)
     except CalibrantError as error:
         place.refuse(str(error))
-    return Fitted(made, state, classes, tuple(notes), provenance)
+    fitted = Fitted(made, state, classes, tuple(notes), provenance)
+    if classes <= PROBED_CLASSES and not sound(fitted):
+        place.refuse(
+            f"the numbers of {show(made, 200)} in it give no probabilities; save it again with Fitted.save"
+        )
+    return fitted
+
+
+def sound(fitted: Fitted) -> bool:
+    """Whether two rows of logits become what they have to: what does not fit together would show now, not later."""
+    up = torch.linspace(-1, 1, fitted.classes, dtype=torch.float64)
+    logits = torch.stack([up, -up])
+    try:
+        found = fitted(logits)
+    except (RuntimeError, IndexError, ValueError, TypeError):
+        return False
+    if isinstance(found, Top):
+        shaped = found.confidence.shape == found.predicted.shape == logits.shape[:1]
+        return shaped and bool(((found.confidence >= 0) & (found.confidence <= 1)).all())
+    if found.shape != logits.shape or not bool(found.isfinite().all()):
+        return False
+    return not fitted.calibrator.keeps_argmax or torch.equal(found.argmax(1), logits.argmax(1))
 
 
 def _calibrator(spec: str, version: Any, place: Place) -> Calibrator:
