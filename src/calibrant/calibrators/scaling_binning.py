@@ -77,13 +77,13 @@ class ScalingBinning(Calibrator):
     def apply(self, state: State, logits: Tensor) -> Tensor | Top:
         inner = {name.removeprefix(_PREFIX): t for name, t in state.items() if name.startswith(_PREFIX)}
         scaled = _full(self.first.apply(inner, logits))
-        probs = scaled.softmax(1)
+        probs = scaled.double().softmax(1)  # beside an edge rounding would show
         if self.target == "top":
             found = steps(state["edges"], state["levels"], probs.amax(1, keepdim=True))
-            return Top(scaled.argmax(1), found[:, 0].clamp(FLOOR, 1 - FLOOR))
+            return Top(scaled.argmax(1), found[:, 0].clamp(FLOOR, 1 - FLOOR).to(logits))
         masked = logits == -torch.inf
         found = steps(state["edges"], state["levels"], probs).clamp(FLOOR, 1 - FLOOR).masked_fill(masked, 0)
-        return keep_first((found / found.sum(1, keepdim=True)).log(), scaled)
+        return keep_first((found / found.sum(1, keepdim=True)).log().to(logits), scaled)
 
     def shapes(self, classes: int) -> dict[str, Shape]:
         inner = self.first.shapes(classes)

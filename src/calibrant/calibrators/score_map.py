@@ -100,23 +100,25 @@ class ScoreMap(Calibrator):
     def apply(self, state: State, logits: Tensor) -> Tensor | Top:
         if logits.device.type != "cpu" or torch.compiler.is_exporting():
             return self._rows(state, logits)
-        parts = [self._rows(state, part) for part in logits.split(max(1, _BLOCK // logits.shape[1]))]
+        step = max(1, _BLOCK // logits.shape[1])
+        parts = [self._rows(state, logits[i : i + step]) for i in range(0, max(1, len(logits)), step)]
         if self.acts_on != "top":
             return torch.cat([part for part in parts if isinstance(part, Tensor)])
         tops = [part for part in parts if isinstance(part, Top)]
         return Top(torch.cat([t.predicted for t in tops]), torch.cat([t.confidence for t in tops]))
 
     def _rows(self, state: State, logits: Tensor) -> Tensor | Top:
-        share = state["share"].to(logits)
-        probs, scaled = logits.softmax(1), (logits / state["temperature"].to(logits)).softmax(1)
+        exact = logits.double()  # a step of a map is where rounding shows: here it is alike on every machine
+        share = state["share"].to(exact)
+        probs, scaled = exact.softmax(1), (exact / state["temperature"].to(exact)).softmax(1)
         if self.acts_on == "top":
             found = self._floored(state, probs.amax(1, keepdim=True))
             given = share * found + (1 - share) * scaled.amax(1, keepdim=True)
-            return Top(logits.argmax(1), given[:, 0].clamp(FLOOR, 1 - FLOOR))
+            return Top(logits.argmax(1), given[:, 0].clamp(FLOOR, 1 - FLOOR).to(logits))
         given = share * self._vector(state, probs, logits) + (1 - share) * scaled
         masked = logits == -torch.inf
         tiny = torch.finfo(logits.dtype).tiny
-        out = given.clamp(min=tiny).log().masked_fill(masked, -torch.inf)
+        out = given.clamp(min=tiny).log().masked_fill(masked, -torch.inf).to(logits)
         return keep_first(out, logits) if self.keeps_argmax else out
 
     def shapes(self, classes: int) -> dict[str, Shape]:
