@@ -132,8 +132,8 @@ def _choose(loss: dict[str, Array], folds: int, failed: list[str]) -> tuple[str,
     return chosen, (
         first,
         f"auto: {best} has the lowest, {means[best]:.4f}",
-        f"auto: the simplest within one standard error of it is {simplest} ({apart:+.4f}, standard error {error:.4f})",
-        f"auto: its gain over identity is {gain:.4f} (standard error {gain_error:.4f}), so {chosen} is taken",
+        f"auto: the simplest within one standard error of it is {simplest} ({apart:+.2g}, standard error {error:.2g})",
+        f"auto: its gain over identity is {gain:.4f} (standard error {gain_error:.2g}), so {chosen} is taken",
     )
 
 
