@@ -148,6 +148,19 @@ def test_every_kind_is_read_and_written(kind: str, probs: bool, folder: Path) ->
     assert torch.equal(found.labels, given.labels)
 
 
+def test_a_run_directory_stands_for_its_splits(folder: Path) -> None:
+    (folder / "run" / "predictions").mkdir(parents=True)
+    for name in ("val", "test"):
+        (folder / f"{name}.npz").rename(folder / "run" / "predictions" / f"{name}.npz")
+    run = folder / "run"
+    args = ("--method", "temperature", "--save", folder / "cal")
+    told = calibrated("calibrate", run, run, *args, "--out", folder / "o.npz")
+    assert told["fit"]["split"] == "val"
+    assert told["apply"] == str(run / "predictions" / "test.npz")
+    again = calibrated("apply", folder / "cal", run, "--out", folder / "p.npz")
+    assert again["after"]["metrics"] == told["after"]["metrics"]
+
+
 def test_a_top_label_calibrator_adds_confidence_and_predicted(folder: Path) -> None:
     out = folder / "o.npz"
     told = calibrated(

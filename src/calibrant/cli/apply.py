@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from calibrant.cli import JsonOption, app, guarded, progress
-from calibrant.cli.calibrate import OutOption, OverlapOption, check_paths, tell, write
+from calibrant.cli.calibrate import OutOption, OverlapOption, check_paths, of_run, tell, write
 
 
 @app.command("apply")
@@ -28,6 +28,7 @@ def apply_command(
         from calibrant.core.calibrator_file import load_calibrator
         from calibrant.core.predictions import load
 
+        file = of_run(file, "test")
         check_paths([cal, file], out, None)
         with progress("calibrating") as report:
             fitted, given = load_calibrator(cal), load(file)

@@ -42,7 +42,9 @@ def calibrate_command(
     fit: Annotated[
         Path,
         typer.Argument(
-            metavar="FIT", readable=False, help="Predictions to fit to, such as those of the val split."
+            metavar="FIT",
+            readable=False,
+            help="Predictions to fit to, such as those of the val split; of a run directory, those.",
         ),
     ],
     apply: Annotated[
@@ -72,6 +74,7 @@ def calibrate_command(
         from calibrant.core.predictions import load
 
         procedure = calibrator(method)
+        fit, apply = of_run(fit, "val"), of_run(apply, "test")
         check_paths([fit, apply], out, save)
         with warnings_told(), progress("fitting") as report:
             first, second = load(fit), load(apply)
@@ -83,6 +86,12 @@ def calibrate_command(
         for note in found.fitted.notes:
             typer.echo(note, err=True)
         tell(found, second, apply, out, save, json)
+
+
+def of_run(path: Path, part: str) -> Path:
+    """The predictions of one split where a run directory is given; any other path as it is."""
+    inside = path / "predictions" / f"{part}.npz"
+    return inside if inside.is_file() else path
 
 
 def check_paths(read: list[Path], out: Path, save: Path | None) -> None:
