@@ -7,6 +7,7 @@ less than 1/(N + 1) of what temperature scaling gives it. A gain within one stan
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -15,8 +16,8 @@ from torch import Tensor
 from calibrant.core.calibration import State
 
 _ENOUGH = 1 << 22  # scores on which a share is judged
-_ROUNDS = 60  # halvings of an interval of length 1
-_DIGITS = 6  # of the share; what is beyond depends on the order in which a sum is made
+_ROUNDS = 30  # halvings of an interval of length 1
+_UNITS = 1_000_000  # a share is a whole number of millionths: what is beyond depends on the order of a sum
 
 Fit = Callable[[Tensor, Tensor], dict[str, Tensor]]
 Vector = Callable[[State, Tensor, Tensor], Tensor]
@@ -51,9 +52,7 @@ def best_share(h: Tensor, p: Tensor, rows: int) -> float:
         middle = (low + high) / 2
         slope = float(((h - p) / (p + middle * (h - p))).mean()) - 1 / (rows * (1 - middle))
         low, high = (middle, high) if slope > 0 else (low, middle)
-        if high - low < 10.0 ** -(_DIGITS + 2):
-            break
-    return round(low, _DIGITS)
+    return math.floor(low * _UNITS) / _UNITS
 
 
 def row_keys(logits: Tensor, labels: Tensor) -> Tensor:

@@ -26,9 +26,9 @@ class Histogram(ScoreMap):
     equal-mass groups. An empty bin gets its centre; a small one its frequency as it is, within 1e-7 of 0 and 1. "top",
     document 002's, maps the confidence pooled over the classes and keeps the class. One bin gives every row the
     accuracy. Confidences become `bins` numbers, so that `ece` with the same bins sees little of what is left.
-    "classwise" maps each class against the rest and renormalises. At K = 100 that destroys a model (error 62 % after
-    29 % before, in the literature), so there `share` None mixes it with the model's own probabilities, as much as
-    held-out halves want; `share` 1 is the plain method, and what None is for "top".
+    "classwise" maps each class against the rest and renormalises. Alone it destroys a model of many classes (equal
+    mass, K = 100, 5,000 rows, calibrated logits drawn at random: error 85 % after 65 %). So `share` None mixes it with
+    temperature scaling, as much of it as held-out halves want; 1 is the plain method, and what None is for "top".
     """
 
     bins: int = 15

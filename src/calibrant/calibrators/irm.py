@@ -24,8 +24,8 @@ class IRM(ScoreMap):
     classes share h, their order stays, and N K pairs make it smooth where `isotonic` has N / K hits a class. With K = 2
     it is a symmetric `isotonic`. It fails where classes are biased differently: one map cannot tell them apart.
     The paper makes h strictly increasing with a small multiple of p and leaves its size open; `share` is that mixture
-    with the model's own probabilities, learned on held-out halves (None) or given; at share 1 a tie is broken by the
-    model's order. h stays within 1e-7 of 0 and 1. *Deviation:* the released code does not renormalise rows.
+    with temperature scaling, learned on held-out halves (None) or given; at share 1 the predicted class wins a tie.
+    h stays within 1e-7 of 0 and 1. *Deviation:* the released code does not renormalise rows.
     """
 
     share: float | None = None

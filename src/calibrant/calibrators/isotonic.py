@@ -24,10 +24,10 @@ class Isotonic(ScoreMap):
     $\min_h \sum_i (h(s_i) - a_i)^2$ over non-decreasing h; linear between the scores that were seen, constant beyond
     them. A calibrated model is nearly left alone. "classwise" maps $p_k$ to the frequency of class k, one class
     against the rest, and renormalises; "top" maps the confidence alone and keeps the class.
-    `share` 1 is the textbook map, held within 1e-7 of 0 and 1. With few rows a class it is worse than no map (log loss
-    2.6 after 1.7 before at K = 100 and 5,000 rows, in the literature): so for "classwise" None learns on held-out
-    halves which share of it to mix with the model's own probabilities; for "top" None is 1. Masked classes and those
-    that the fit rows lack keep their scores.
+    `share` 1 is the textbook map, held within 1e-7 of 0 and 1. With few rows a class it is worse than no map (K = 100,
+    5,000 rows, calibrated logits drawn at random: log loss 2.73 after 2.48). So for "classwise" `share` None mixes it
+    with temperature scaling, as much of it as held-out halves want; for "top" None is 1. Masked classes stay masked,
+    and a class that the fit rows lack keeps its scores.
     """
 
     target: Literal["classwise", "top"] = "classwise"
