@@ -22,8 +22,9 @@ RIDGE = 1e-12
 
 _BLOCK = 1 << 18  # elements
 _NEWTON = 400  # parameters up to which the Hessian is factored
-_WIDE64 = 1 << 17  # up to so many elements everything is float64; beyond, float32 comes close first
+_WIDE64 = 1 << 15  # up to so many elements everything is float64; beyond, float32 comes close first
 _NEAR, _CLOSE, _ENOUGH = 1e-5, 1e-8, 1e-11  # what is left to gain: for a comparison, for float32, at the end
+_QUADRATIC = 1e-6  # what is left to gain where the Hessian hardly changes any more
 _ROUNDS = 200
 _MEMORY = 12
 Blocks = Sequence[tuple[Tensor, Tensor, Tensor | None]]
@@ -91,6 +92,8 @@ class Problem:
         full.view(k, d, k, d)[place, :, place, :] += own
         still = (~self.learned.expand(k, d)).flatten()
         full /= self.rows
+        if not bool(still.any()):
+            return full
         full[still] = 0
         full[:, still] = 0
         for _ in range(2):  # from both sides
@@ -102,9 +105,8 @@ class Problem:
         """Theta with intercepts whose mean over the learned classes is 0, if there are others."""
         if bool(self.learned.all()):
             return theta
-        bias = theta[:, -1:]
-        mean = torch.where(self.learned, bias, 0).sum() / self.learned.sum()
-        return torch.cat([theta[:, :-1], torch.where(self.learned, bias - mean, bias)], 1)
+        mean = torch.where(self.learned, theta[:, -1:], 0).sum() / self.learned.sum()
+        return torch.cat([theta[:, :-1], theta[:, -1:] - mean * self.learned], 1)
 
     def preconditioner(self, theta: Tensor, penalty: Penalty) -> Callable[[Tensor], Tensor]:
         """An approximate inverse of the Hessian, for many classes.
@@ -189,30 +191,40 @@ def minimise(
     """The theta of the smallest penalised loss, to all digits that matter: what is left to gain is below 1e-11."""
     diagonal = start.shape[1] == 2
     penalty = Penalty(penalty.weight + RIDGE, penalty.center)
-    find = _newton if start.numel() <= _NEWTON else _lbfgs
-    if features.numel() > _WIDE64:
-        start = find(problem(features, labels, mask, diagonal, torch.float32), penalty, start, _CLOSE)
     task = problem(features, labels, mask, diagonal)
-    return task.centered(find(task, penalty, start, _ENOUGH))
+    wide = features.numel() <= _WIDE64
+    bent = task if wide else problem(features, labels, mask, diagonal, torch.float32)
+    if start.numel() <= _NEWTON:
+        start = start if wide else _newton(bent, bent, penalty, start, _CLOSE)
+        return task.centered(_newton(task, bent, penalty, start, _ENOUGH))
+    start = start if wide else _lbfgs(bent, penalty, start, _CLOSE)
+    return task.centered(_lbfgs(task, penalty, start, _ENOUGH))
 
 
 def approach(task: Problem, penalty: Penalty, start: Tensor) -> Tensor:
     """A theta about as good: what is left to gain is some 1e-5, enough for a comparison of penalties."""
     penalty = Penalty(penalty.weight + RIDGE, penalty.center)
-    return (_newton if start.numel() <= _NEWTON else _lbfgs)(task, penalty, start, _NEAR)
+    if start.numel() <= _NEWTON:
+        return _newton(task, task, penalty, start, _NEAR)
+    return _lbfgs(task, penalty, start, _NEAR)
 
 
-def _newton(task: Problem, penalty: Penalty, theta: Tensor, enough: float) -> Tensor:
-    """Steps of Newton, halved until they help. Beyond `enough` the last ones cost little and give all digits."""
+def _newton(task: Problem, bent: Problem, penalty: Penalty, theta: Tensor, enough: float) -> Tensor:
+    """Steps of Newton, halved until they help; the Hessian is that of `bent`, and near the end that of a step before.
+
+    Only the gradient says where the end is, so that neither costs digits. To `_ENOUGH` all of them are found.
+    """
     final = 1e-24 if enough == _ENOUGH else enough
     value, gradient = _total(task, penalty, theta)
-    last = math.inf
+    last, factors = math.inf, None
     for _ in range(_ROUNDS):
-        hessian = task.hessian(theta)
-        hessian.diagonal().add_(2 * penalty.weight.flatten())
-        if task.blocks[0][0].dtype == torch.float32:  # its rounding may bend a flat direction down
-            hessian.diagonal().mul_(1 + 1e-5)
-        step = torch.linalg.solve(hessian, gradient.flatten()).view_as(theta)
+        if factors is None or last > _QUADRATIC:
+            hessian = bent.hessian(theta)
+            hessian.diagonal().add_(2 * penalty.weight.flatten())
+            if bent.blocks[0][0].dtype == torch.float32:  # its rounding may bend a flat direction down
+                hessian.diagonal().mul_(1 + 1e-5)
+            factors = torch.linalg.lu_factor(hessian)
+        step = torch.linalg.lu_solve(*factors, gradient.reshape(-1, 1)).view_as(theta)
         gain = float((step * gradient).sum())
         if not gain > 0:
             break
