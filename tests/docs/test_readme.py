@@ -31,6 +31,10 @@ PAGES = [
     "docs/uncertainty.md",
     "docs/cli.md",
     "docs/losses.md",
+    "docs/calibrators.md",
+    "docs/data.md",
+    "docs/models.md",
+    "docs/training.md",
 ]
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 KINDS = {"python", "bash", "console", "json", "text"}

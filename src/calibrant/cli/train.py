@@ -79,7 +79,7 @@ def train_command(
         asked = {} if epochs is None else {"epochs": str(epochs)}
         run = changed(run, asked | _settings(settings or []))
         try:
-            with _told(run) as report:
+            with told(run) as report:
                 trained = train(
                     run, out, data_dir=data_dir, device=device, resume=resume, model=own, report=report
                 )
@@ -148,7 +148,7 @@ def _factory(path: str) -> Model:
 
 
 @contextmanager
-def _told(run: Run) -> Iterator[Callable[[Report], None] | None]:
+def told(run: Run) -> Iterator[Callable[[Report], None] | None]:
     """A bar on standard error, or a plain line for each epoch where that is no terminal; one process speaks."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn
@@ -160,7 +160,7 @@ def _told(run: Run) -> Iterator[Callable[[Report], None] | None]:
         return
     console = Console(stderr=True)
     if not console.is_terminal:
-        yield lambda told: typer.echo(_line(told), err=True) if told.done else None
+        yield lambda at: typer.echo(_line(at), err=True) if at.done else None
         return
     bar = Progress(
         TextColumn("epoch {task.fields[epoch]}/" + str(run.recipe.epochs)),
@@ -171,27 +171,27 @@ def _told(run: Run) -> Iterator[Callable[[Report], None] | None]:
     )
     task = bar.add_task("", total=run.recipe.epochs, epoch=1, text="preparing")
 
-    def show(told: Report) -> None:
-        done = told.epoch - 1 + told.step / told.steps
-        bar.update(task, completed=done, epoch=told.epoch, text=_text(told))
+    def show(at: Report) -> None:
+        done = at.epoch - 1 + at.step / at.steps
+        bar.update(task, completed=done, epoch=at.epoch, text=_text(at))
 
     with bar:
         yield show
 
 
-def _line(told: Report) -> str:
-    return f"epoch {told.epoch}/{told.epochs}  {_text(told)}"
+def _line(at: Report) -> str:
+    return f"epoch {at.epoch}/{at.epochs}  {_text(at)}"
 
 
-def _text(told: Report) -> str:
+def _text(at: Report) -> str:
     """`loss 0.4312  val error 8.10 %  ECE 2.31 %  12,345 rows/s  1:02 left`."""
     parts: list[str] = []
-    if told.loss is not None:
-        parts.append(f"loss {told.loss:.4f}")
-    if told.line is not None:
-        parts += [f"val error {_percent(told.line['val_error'])}", f"ECE {_percent(told.line['val_ece'])}"]
-    if told.step:
-        parts += [f"{told.rows_per_second:,.0f} rows/s", f"{_clock(told.seconds_left)} left"]
+    if at.loss is not None:
+        parts.append(f"loss {at.loss:.4f}")
+    if at.line is not None:
+        parts += [f"val error {_percent(at.line['val_error'])}", f"ECE {_percent(at.line['val_ece'])}"]
+    if at.step:
+        parts += [f"{at.rows_per_second:,.0f} rows/s", f"{_clock(at.seconds_left)} left"]
     return "  ".join(parts)
 
 

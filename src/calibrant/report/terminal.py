@@ -154,7 +154,12 @@ def _print_table(console: Console, table: Table) -> None:
     """As wide as the numbers need: a narrow terminal may wrap a line, but no digit is cut away."""
     wide = console.options.update(max_width=10_000)
     needed = Measurement.get(console, wide, table).maximum
-    console.print(table, width=max(needed, console.width), crop=False, no_wrap=True, overflow="ignore")
+    own = console.width
+    console.width = max(needed, own)  # `print` takes no width beyond the console's own
+    try:
+        console.print(table, crop=False, no_wrap=True, overflow="ignore")
+    finally:
+        console.width = own
 
 
 def _say(console: Console, text: str, style: str) -> None:
