@@ -208,7 +208,7 @@ def test_settings_that_mean_nothing(make: Any, told: str) -> None:
 
 @pytest.mark.slow
 def test_a_thousand_classes() -> None:
-    logits, labels = batch(3000, 1000, bias=0.5)
-    for calibrator in (Vector(), Matrix(), Structured(0.01)):
+    logits, labels = batch(2000, 1000, bias=0.5)
+    for calibrator in (Vector(), Structured(0.01)):
         before, after = log_loss(logits, labels), log_loss(calibrator.fit(logits, labels)(logits), labels)
         assert float(after.mean()) < float(before.mean()), str(calibrator)
