@@ -212,3 +212,11 @@ def test_a_thousand_classes() -> None:
     for calibrator in (Vector(), Structured(0.01)):
         before, after = log_loss(logits, labels), log_loss(calibrator.fit(logits, labels)(logits), labels)
         assert float(after.mean()) < float(before.mean()), str(calibrator)
+
+
+@pytest.mark.parametrize("calibrator", [Vector(), Matrix(), Structured()], ids=str)
+def test_the_order_of_rows_is_no_matter_to_the_last_bit(calibrator: Any) -> None:
+    logits, labels = batch(900, 25, bias=0.7)
+    order = torch.randperm(900, generator=torch.Generator().manual_seed(1))
+    one, two = calibrator.fit(logits, labels), calibrator.fit(logits[order], labels[order])
+    assert all(torch.equal(one.state[name], two.state[name]) for name in ("weight", "bias"))

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from calibrant.calibrators.affine_start import Start, filled, parts, start_from_temperature
+from calibrant.calibrators.affine_start import Start, filled, in_one_order, parts, start_from_temperature
 from calibrant.calibrators.shrinkage import by_cross_validation, check_folds
 from calibrant.calibrators.softmax_fit import Penalty, minimise
 from calibrant.core.calibration import Calibrator, Scope, Shape, State
@@ -63,6 +63,7 @@ class OffDiagonal(Affine):
             )
 
     def learn(self, logits: Tensor, labels: Tensor) -> dict[str, Tensor]:
+        logits, labels = in_one_order(logits, labels)
         start = start_from_temperature(
             self.features(logits.to(working_dtype(logits.dtype))), labels, diagonal=False
         )

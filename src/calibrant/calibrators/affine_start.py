@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from calibrant.calibrators.held_out import row_keys
 from calibrant.core.calibration import warn
 from calibrant.core.numerics import working_dtype
 from calibrant.core.temperature import FARTHEST, fit_temperature
@@ -33,6 +34,12 @@ class Start:
     def state(self, theta: Tensor) -> dict[str, Tensor]:
         """What is kept: weights for logits as they come."""
         return {"weight": theta[:, :-1] / self.unit, "bias": theta[:, -1].clone()}
+
+
+def in_one_order(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """The rows in an order of their content: sums and the path of a solver then have the same bits in any order."""
+    order = row_keys(logits, labels.long()).argsort(stable=True)
+    return logits[order], labels[order]
 
 
 def start_from_temperature(features: Tensor, labels: Tensor, *, diagonal: bool) -> Start:

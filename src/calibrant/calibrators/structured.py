@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from calibrant.calibrators.affine import Affine
-from calibrant.calibrators.affine_start import parts, start_from_temperature
+from calibrant.calibrators.affine_start import in_one_order, parts, start_from_temperature
 from calibrant.calibrators.shrinkage import by_cross_validation, check_folds
 from calibrant.calibrators.softmax_fit import Penalty, minimise
 from calibrant.core.errors import CalibrantError
@@ -37,6 +37,7 @@ class Structured(Affine):
             raise CalibrantError(f"variance must be positive and finite, not {self.variance:g}")
 
     def learn(self, logits: Tensor, labels: Tensor) -> dict[str, Tensor]:
+        logits, labels = in_one_order(logits, labels)
         start = start_from_temperature(logits, labels, diagonal=False)
         off, bias = parts(start.theta)
         scales = (1 - bias) * start.square + off * (len(off) - 1) * start.square + bias

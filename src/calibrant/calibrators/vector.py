@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from calibrant.calibrators.affine_start import filled, start_from_temperature
+from calibrant.calibrators.affine_start import filled, in_one_order, start_from_temperature
 from calibrant.calibrators.softmax_fit import Penalty, minimise
 from calibrant.core.calibration import Calibrator, Scope, Shape, State
 from calibrant.core.numerics import working_dtype
@@ -33,6 +33,7 @@ class Vector(Calibrator):
         return False
 
     def learn(self, logits: Tensor, labels: Tensor) -> dict[str, Tensor]:
+        logits, labels = in_one_order(logits, labels)
         start = start_from_temperature(logits, labels, diagonal=True)
         theta = start.theta
         if not start.right:
