@@ -96,6 +96,16 @@ def test_it_exports_as_it_stands(draw_overconfident: Callable[..., Data]) -> Non
     torch.testing.assert_close(exported.module()(logits[:7]), fitted(logits[:7]))
 
 
+def test_scores_that_are_almost_zero_give_numbers() -> None:
+    """A naive Bayes model says 1e-310: between two such scores a slope overflows."""
+    low = torch.log(torch.tensor([1e-300, 1e-310, 3e-311, 0.2, 1e-320, 0.6], dtype=torch.float64))
+    logits = torch.stack([torch.zeros_like(low), low], 1).repeat(2, 1)
+    labels = torch.tensor([1, 0, 1, 1, 0, 1] * 2)
+    out = Isotonic(share=1).fit(logits, labels)(logits)
+    assert isinstance(out, Tensor)
+    assert bool(out.isfinite().all())
+
+
 def test_it_does_not_destroy_a_model(is_harmless: Callable[[str], bool]) -> None:
     assert is_harmless("isotonic")
 

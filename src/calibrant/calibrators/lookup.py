@@ -16,6 +16,7 @@ from torch.nn.functional import pad
 
 Array = np.ndarray
 _BEYOND = 2.0  # above every score
+_STEEPEST = 1e38  # scores such as 0 and 1e-310 may be neighbours, and an infinite slope times 0 is no number
 
 
 def steps(edges: Tensor, levels: Tensor, scores: Tensor) -> Tensor:
@@ -28,7 +29,8 @@ def lines(x: Tensor, y: Tensor, scores: Tensor) -> Tensor:
     """Linear between the knots (x, y) and constant beyond them; tables [K, M] or [1, M] with M >= 2, scores [N, K]."""
     x, y = x.to(scores), y.to(scores)
     gap = x.diff(dim=1)
-    slope = torch.where(gap > 0, y.diff(dim=1) / gap, 0)
+    slope = y.diff(dim=1) / torch.where(gap > 0, gap, 1)  # padding is level: 0 / 1
+    slope = slope.clamp(-_STEEPEST, _STEEPEST)
     inside = torch.maximum(torch.minimum(scores, x[:, -1]), x[:, 0])
     place = _below(x[:, 1:-1], inside)
     at = place + _offset(x, x.shape[1])
