@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from calibrant.calibrators.logistic_fit import ask, fit_logistic
-from calibrant.calibrators.odds import log_odds, no_worse, top_log_odds
+from calibrant.calibrators.odds import log_odds, log_sigmoid, no_worse, top_log_odds
 from calibrant.core.calibration import Calibrator, Scope, Shape, State, Top
 from calibrant.core.numerics import working_dtype
 from calibrant.core.registry import register
@@ -75,7 +75,7 @@ class Beta(Calibrator):
             eta = torch.cat([-eta, eta], 1)
         else:
             eta = a * log_p - b * rest + c
-        return torch.where(seen, torch.nn.functional.logsigmoid(eta), -torch.inf)
+        return torch.where(seen, log_sigmoid(eta), -torch.inf)
 
 
 def _state(theta: Tensor) -> dict[str, Tensor]:

@@ -30,6 +30,11 @@ def top_log_odds(logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return top[:, 0], log_p.gather(1, top)[:, 0], rest
 
 
+def log_sigmoid(eta: Tensor) -> Tensor:
+    """ln of 1 / (1 + exp(-eta)), in operations that round alike in every runtime: some have a coarse sigmoid."""
+    return eta.clamp(max=0) - eta.abs().neg().exp().log1p()
+
+
 def no_worse(
     theta: Tensor, identity: Tensor, apply: Callable[[Tensor], Tensor], logits: Tensor, labels: Tensor
 ) -> Tensor:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from calibrant.calibrators.logistic_fit import ask, fit_logistic
-from calibrant.calibrators.odds import log_odds, no_worse
+from calibrant.calibrators.odds import log_odds, log_sigmoid, no_worse
 from calibrant.core.calibration import Calibrator, Scope, Shape, State
 from calibrant.core.numerics import working_dtype
 from calibrant.core.registry import register
@@ -52,7 +52,7 @@ class Platt(Calibrator):
         z = logits.to(working_dtype(logits.dtype))
         log_p, rest, seen = log_odds(z)
         eta = (log_p - rest) * state["weight"].to(z) + state["bias"].to(z) * _side(z)
-        return torch.where(seen, torch.nn.functional.logsigmoid(eta), -torch.inf)
+        return torch.where(seen, log_sigmoid(eta), -torch.inf)
 
     def shapes(self, classes: int) -> dict[str, Shape]:
         fits = 1 if classes == 2 else classes
