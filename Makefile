@@ -32,10 +32,8 @@ $(BENCH_READY): $(READY)
 	$(PIP) -e '.[dev,bench]'
 	@touch $@
 
-demo: $(READY) ## evaluate and compare sample predictions from the synthetic source
-	$(BIN)/python -m calibrant.sample $(DEMO)
-	$(BIN)/calibrant evaluate $(DEMO)/synthetic-overconfident.npz $(DEMO)/synthetic-calibrated.npz
-	$(BIN)/calibrant compare $(DEMO)/synthetic-overconfident.npz $(DEMO)/synthetic-calibrated.npz
+demo: $(READY) ## train four losses on the embedded images, calibrate each, and compare
+	$(BIN)/calibrant demo --out $(DEMO)
 
 test: $(READY) ## run the tests, but for those marked slow
 	$(BIN)/python -m pytest -m 'not slow'

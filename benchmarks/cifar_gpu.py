@@ -2,9 +2,9 @@
 
     python benchmarks/cifar_gpu.py DATA_DIR OUT [--runs resnet18:sgd350:0 ...] [--json PATH]
 
-Runs are named model:recipe:seed, or model:recipe@epochs:seed; those that lie finished in OUT are only read, one that was cut off goes on. All are
-trained on 45,000 images (split 9:1) and scored on the 10,000 of the published test set, which chooses nothing.
-`--write` puts the table of a JSON document into the docs, without training.
+Runs are named model:recipe:seed, or model:recipe@epochs:seed; those that lie finished in OUT are only read, one that
+was cut off goes on. All are trained on 45,000 images (split 9:1) and scored on the 10,000 of the published test set,
+which chooses nothing. `--write` puts the table of a JSON document into the docs, without training.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Seconds of an epoch on a GPU, against a plain PyTorch loop in the same run and against arithmetic itself.
 
-    python benchmarks/train_gpu.py [--model resnet18] [--batch 128 512] [--write]
+    python benchmarks/train_gpu.py [--model resnet18] [--batch 128 512] [--json PATH]
+    python benchmarks/train_gpu.py --from PATH    # put what was measured elsewhere into docs/training.md
 
 45,000 random images of CIFAR's shape: what they show does not change the time. The plain loop is what a tutorial has:
 a DataLoader with 8 workers, crops and flips on the CPU, float32 with TF32 convolutions, a loss read at every step.
@@ -15,6 +16,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +29,7 @@ from calibrant.train.recipe import Recipe
 from calibrant.train.run import Run
 from calibrant.train.session import Session, open_session
 from calibrant.train.step import Engine, executed
+from tables import markdown, rewrite
 
 DEVICE = torch.device("cuda")
 TRAIN, TEST = 45_000, 10_000
@@ -181,6 +184,23 @@ def operations(model: str) -> float:
     return counter.get_total_flops() / 2
 
 
+def table(found: dict[str, Any]) -> str:
+    """A row for each batch size and engine, beside the plain loop of the same run."""
+    head = ["batch", "engine", "epoch, s", "times the floor", "step, ms", "evaluation, s", "start-up, s"]
+    head += ["plain loop, s", "plain / ours"]
+    rows = []
+    for name, row in found.items():
+        engine, _, batch = name.partition(" ")
+        if engine not in ("eager", "graph", "compile"):
+            continue
+        plain = found.get(f"plain {batch}")
+        cells = [batch, engine, f"{row['epoch']:.2f}", f"{row['epoch'] / found['floor']:.1f}"]
+        cells += [f"{row['step_ms']:.2f}", f"{row['evaluation']:.2f}", f"{row['start_up']:.0f}"]
+        cells += [f"{plain:.2f}", f"{plain / row['epoch']:.1f}"] if plain else ["", ""]
+        rows.append(cells)
+    return markdown(head, rows)
+
+
 def main() -> None:
     """Measure, print, and leave a JSON document if asked for."""
     parser = argparse.ArgumentParser(
@@ -194,10 +214,14 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--no-plain", action="store_true", help="leave the plain loop out")
     parser.add_argument("--json", type=Path, help="where to write the numbers")
+    parser.add_argument("--from", type=Path, dest="known", help="write the table of this JSON into the docs")
     options = parser.parse_args()
+    if options.known:
+        rewrite("training.md", "train-gpu", table(json.loads(options.known.read_text())))
+        return
     if not torch.cuda.is_available():
         sys.exit("benchmarks/train_gpu.py needs a GPU")
-    found: dict[str, object] = {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__}
+    found: dict[str, Any] = {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__}
     with _global_state(DEVICE):
         floor = operations(options.model) * TRAIN / peak_rate()
         print(f"{options.model}: arithmetic floor of an epoch {floor:.3f} s", flush=True)
