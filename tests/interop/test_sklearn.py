@@ -233,14 +233,17 @@ def test_the_calibrator_is_one_file(tmp_path: Any) -> None:
 def test_names_of_features_come_from_the_model() -> None:
     """As they do from a table of pandas, with which scikit-learn's own checks try it where pandas is installed."""
 
-    class Named(LogisticRegression):
+    class Named(BaseEstimator):
         def fit(self, X: Array, y: Array) -> Any:
-            super().fit(X, y)
+            self.classes_, self.n_features_in_ = np.unique(y), X.shape[1]
             self.feature_names_in_ = np.array([f"x{i}" for i in range(X.shape[1])], dtype=object)
             return self
 
+        def decision_function(self, X: Array) -> Array:
+            return X[:, : len(self.classes_)]
+
     X, y = data()
-    wrapped = CalibratedClassifier(Named(), cv=3).fit(X, y)
+    wrapped = CalibratedClassifier(Named(), "identity", cv=3).fit(X, y)
     assert wrapped.feature_names_in_.tolist() == [f"x{i}" for i in range(8)]
     assert wrapped.n_features_in_ == 8
 
