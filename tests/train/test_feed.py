@@ -17,14 +17,14 @@ def pictures(rows: int, channels: int = 3, side: int = 8) -> Samples:
 
 
 def feed_of(samples: Samples, batch: int, **more: object) -> Feed:
-    given = {"crop": 0, "flip": False, "mixup": None} | more
+    given = {"crop": 0, "flip": "none", "mixup": None} | more
     kind = Preparation("image") if given["mixup"] is None else Preparation.fit("image", samples)
     return Feed(samples, kind, batch, 5, **given)  # type: ignore[arg-type]
 
 
 def test_a_view_is_a_padded_crop_of_a_mirrored_image() -> None:
     images = pictures(40).inputs
-    views = draw_views(40, 3, True, torch.Generator().manual_seed(0))
+    views = draw_views(40, 3, torch.Generator().manual_seed(0))
     found = view(images, views)
     for row in range(40):
         mirrored = images[row].flip(2) if views.mirrored[row] else images[row]
@@ -42,7 +42,22 @@ def test_no_shift_and_no_mirror_is_the_image() -> None:
     images = pictures(6).inputs
     still = Views(torch.zeros(6, 2, dtype=torch.int64), torch.zeros(6, dtype=torch.bool))
     assert torch.equal(view(images, still), images)
-    assert not draw_views(50, 0, False, torch.Generator().manual_seed(1)).mirrored.any()
+    feed = feed_of(pictures(20), 5, crop=2)
+    feed.begin(0, 1)
+    assert not feed.mirrored.any()
+    assert feed.shift.any()
+
+
+def test_alternating_mirrors_show_each_side_once_in_two_epochs() -> None:
+    feed, seen = feed_of(pictures(20), 5, flip="alternating"), []
+    for epoch in (1, 2, 3):
+        feed.begin(7, epoch)
+        sides = torch.zeros(20, dtype=torch.bool)
+        sides[feed.order] = feed.mirrored
+        seen.append(sides)
+    assert torch.equal(seen[0], ~seen[1])
+    assert torch.equal(seen[0], seen[2])
+    assert 0 < int(seen[0].sum()) < 20
 
 
 def test_the_statistics_of_channels_are_numpys() -> None:
@@ -89,7 +104,7 @@ def test_only_kept_rows_are_read() -> None:
 @pytest.mark.parametrize("mixup", [None, Mixup(alpha=0.4)])
 def test_the_parts_of_two_processes_are_the_batch_of_one(mixup: Mixup | None) -> None:
     samples = pictures(24)
-    more = {"crop": 2, "flip": True, "mixup": mixup}
+    more = {"crop": 2, "flip": "random", "mixup": mixup}
     whole = feed_of(samples, 6, **more)
     parts = [feed_of(samples, 6, part=(rank, 2), **more) for rank in (0, 1)]
     for feed in (whole, *parts):
@@ -106,7 +121,7 @@ def test_the_parts_of_two_processes_are_the_batch_of_one(mixup: Mixup | None) ->
 def test_a_mixed_batch_is_what_its_pairing_says() -> None:
     samples = pictures(12)
     mixup = Mixup(alpha=0.3)
-    feed = Feed(samples, Preparation.fit("image", samples), 6, 5, crop=0, flip=False, mixup=mixup)
+    feed = Feed(samples, Preparation.fit("image", samples), 6, 5, crop=0, flip="none", mixup=mixup)
     feed.begin(1, 1)
     batch = feed(torch.tensor(1))
     share, partner = float(feed.share[1]), feed.partner[6:]

@@ -38,7 +38,7 @@ OTHER_RECIPE: dict[str, Any] = {
     "warmup": 2,
     "clip": 1.0,
     "crop": 0,
-    "flip": False,
+    "flip": "alternating",
     "average": 0.9,
     "select": "nll",
     "precision": "float32",
@@ -98,7 +98,7 @@ def test_numbers_survive_the_file_to_the_last_bit(
         ("seed = true", "seed is a whole number, not True"),
         ("seed = 1.0", "seed is a whole number, not 1.0"),
         ("loss = 3", "loss is a text, not 3"),
-        ("[recipe]\nepochs = 3\nflip = 1", "flip is true or false, not 1"),
+        ("[recipe]\nepochs = 3\nnesterov = 1", "nesterov is true or false, not 1"),
         ("[recipe]\nepochs = 3\nlr = 'a'", "lr is a number, not 'a'"),
         ("[recipe]\nepochs = 3\ndrops = [1, 'a']", "drops is a list of whole numbers"),
         ("recipe = 3", "recipe is a table of settings"),
@@ -149,6 +149,7 @@ def test_a_run_that_makes_no_sense_is_refused(changes: dict[str, Any], message: 
         ("average", 1.0),
         ("select", "ece"),
         ("precision", "fp16"),
+        ("flip", "yes"),
     ],
 )
 def test_a_recipe_says_what_is_possible(name: str, value: Any) -> None:
@@ -224,7 +225,7 @@ def test_settings_from_the_command_line_are_read_by_their_type() -> None:
     for key, value, message in [
         ("lr", "fast", "is not a number"),
         ("batch", "1.5", "is not a whole number"),
-        ("flip", "yes", "is not true or false"),
+        ("nesterov", "yes", "is not true or false"),
         ("drops", "a", "numbers such as"),
         ("limit", "many", "is not a whole number"),
         ("momntum", "0.5", "did you mean 'momentum'"),

@@ -43,7 +43,7 @@ def demo_command(
 
         rows: dict[str, dict[str, Any]] = {}
         for name, loss in LOSSES.items():
-            run = Run(loss=loss, recipe=recipe("short", epochs=epochs, crop=0, flip=False))
+            run = Run(loss=loss, recipe=recipe("short", epochs=epochs, crop=0, flip="none"))
             typer.echo(f"{loss}: {epochs} epochs on fashion-mini", err=True)
             with told(run) as report:
                 trained = train(run, out / name, resume=True, report=report)

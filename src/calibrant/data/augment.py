@@ -24,11 +24,15 @@ class Views:
         return Views(self.shift[rows], self.mirrored[rows])
 
 
-def draw_views(rows: int, pad: int, flip: bool, generator: torch.Generator) -> Views:
-    """Moves of up to `pad` pixels in each direction, and a fair coin for each mirror; none of what is not wanted."""
+def draw_views(rows: int, pad: int, generator: torch.Generator) -> Views:
+    """Moves of up to `pad` pixels in each direction, and a fair coin for each mirror."""
     shift = torch.randint(-pad, pad + 1, (rows, 2), generator=generator, dtype=torch.int64)
-    coin = torch.randint(0, 2, (rows,), generator=generator, dtype=torch.int64)
-    return Views(shift, coin.bool() if flip else torch.zeros(rows, dtype=torch.bool))
+    return Views(shift, coins(rows, generator))
+
+
+def coins(rows: int, generator: torch.Generator) -> Tensor:
+    """A fair coin for each row."""
+    return torch.randint(0, 2, (rows,), generator=generator, dtype=torch.int64).bool()
 
 
 def view(images: Tensor, views: Views) -> Tensor:

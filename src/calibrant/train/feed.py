@@ -15,8 +15,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from calibrant.core.samples import InputKind, Samples
-from calibrant.data.augment import Views, channel_statistics, draw_views, view
+from calibrant.data.augment import Views, channel_statistics, coins, draw_views, view
 from calibrant.losses.mixup import Mixup, Pairing
+from calibrant.train.recipe import Flip
 
 
 def epoch_seed(seed: int, epoch: int, purpose: str) -> int:
@@ -80,13 +81,13 @@ class Feed:
         classes: int,
         *,
         crop: int,
-        flip: bool,
+        flip: Flip,
         mixup: Mixup | None,
         part: tuple[int, int] = (0, 1),
     ) -> None:
         self.train, self.preparation, self.batch, self.classes = train, preparation, batch, classes
         self.crop, self.flip, self.mixup = crop, flip, mixup
-        self.views = preparation.kind == "image" and (crop > 0 or flip)
+        self.views = preparation.kind == "image" and (crop > 0 or flip != "none")
         device = train.labels.device
         most = max(len(train) // batch, 1)
         self.order = torch.zeros(most * batch, dtype=torch.int64, device=device)
@@ -108,14 +109,22 @@ class Feed:
         used = steps * self.batch
         self._fill(self.order, order[:used])
         if self.views:
-            views = draw_views(used, self.crop, self.flip, generator)
+            views = draw_views(used, self.crop, generator)
             self._fill(self.shift, views.shift)
-            self._fill(self.mirrored, views.mirrored)
+            if self.flip == "random":
+                self._fill(self.mirrored, views.mirrored)
+            elif self.flip == "alternating":
+                self._fill(self.mirrored, self._sides(seed)[order[:used]] ^ bool(epoch % 2))
         if self.mixup is not None:
             pairings = [self.mixup.draw(self.batch, generator) for _ in range(steps)]
             self._fill(self.share, torch.stack([p.share for p in pairings]))
             self._fill(self.partner, torch.cat([p.partner for p in pairings]))
         return steps
+
+    def _sides(self, seed: int) -> Tensor:
+        """Which training images are mirrored in even epochs; the others are in odd ones."""
+        generator = torch.Generator().manual_seed(epoch_seed(seed, 0, "sides"))
+        return coins(len(self.train), generator)
 
     @staticmethod
     def _fill(buffer: Tensor, values: Tensor) -> None:

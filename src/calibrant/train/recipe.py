@@ -12,6 +12,7 @@ Optimizer = Literal["sgd", "adamw"]
 Schedule = Literal["step", "cosine"]
 Selection = Literal["last", "error", "nll", "brier"]
 Precision = Literal["auto", "bf16", "float32"]
+Flip = Literal["none", "random", "alternating"]
 
 
 @dataclass(frozen=True)
@@ -19,9 +20,10 @@ class Recipe:
     """Everything about training that is neither data, network nor loss.
 
     `step` divides the learning rate by ten after each epoch of `drops`; `cosine` takes it to 0. Both rise linearly over
-    the first `warmup` epochs. `average` is the decay of a running mean of the weights, which then predicts in their
-    place; `clip` bounds the gradient's norm; 0 turns either off. `select` names what chooses the epoch on val.
-    Precision "auto" is bfloat16 for convolutions and products on a GPU, float32 on a CPU.
+    the first `warmup` epochs. Images are moved by up to `crop` pixels, and mirrored by chance, or "alternating": of two
+    epochs each shows another side (Jordan 2024). `average` is the decay of a running mean of the weights, which then
+    predicts in their place; `clip` bounds the gradient's norm; 0 turns either off. `select` names what chooses the
+    epoch on val. Precision "auto" is bfloat16 for convolutions and products on a GPU, float32 on a CPU.
     """
 
     epochs: int
@@ -36,7 +38,7 @@ class Recipe:
     warmup: int = 0
     clip: float = 0.0
     crop: int = 4
-    flip: bool = True
+    flip: Flip = "random"
     average: float = 0.0
     select: Selection = "last"
     precision: Precision = "auto"
@@ -69,6 +71,7 @@ class Recipe:
             ("warmup", self.warmup >= 0),
             ("clip", 0 <= self.clip < math.inf),
             ("crop", self.crop >= 0),
+            ("flip", self.flip in ("none", "random", "alternating")),
             ("average", 0 <= self.average < 1),
             ("select", self.select in ("last", "error", "nll", "brier")),
             ("precision", self.precision in ("auto", "bf16", "float32")),
@@ -105,6 +108,7 @@ _ADVICE = {
     "warmup": "it is a number of epochs",
     "clip": "it is a number of at least 0",
     "crop": "it is a number of pixels",
+    "flip": "there is none, random, alternating",
     "average": "it lies in [0, 1)",
     "select": "there is last, error, nll, brier",
     "precision": "there is auto, bf16, float32",

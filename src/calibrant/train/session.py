@@ -98,7 +98,7 @@ def open_session(
         recipe.batch,
         classes,
         crop=recipe.crop,
-        flip=recipe.flip and mirrored,
+        flip=recipe.flip if mirrored else "none",
         mixup=mixup,
         part=(world.rank, world.size),
     )
