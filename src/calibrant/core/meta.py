@@ -59,6 +59,10 @@ class Head(NamedTuple):
         """Copies in full precision that ask for a gradient and lead nowhere else."""
         return Head(*(widen(each.detach()).requires_grad_() for each in self.tensors))
 
+    def alias(self) -> Head:
+        """The same tensors once more, so that a gradient for them is not one for what they were made of."""
+        return Head(*(each.view_as(each) for each in self.tensors))
+
     def __call__(self, features: Tensor) -> Tensor:
         """The logits, in the precision of the weights."""
         return F.linear(features.to(self.weight.dtype), self.weight, self.bias)
@@ -89,7 +93,7 @@ class MetaRegularizer(ABC):
         if not 0 <= self.momentum < 1:
             raise CalibrantError(f"momentum lies in [0, 1), not {self.momentum:g}")
         if self.steps < 1:
-            raise CalibrantError(f"a lookahead takes at least 1 step, not {self.steps}")
+            raise CalibrantError(f"steps must be at least 1, not {self.steps}")
 
     @abstractmethod
     def init(self, features: Tensor, classes: int, *, seed: int = 0) -> Phi:
@@ -106,10 +110,12 @@ class MetaRegularizer(ABC):
         base: Summand,
         head: Head | None = None,
         state: State | None = None,
+        still: Head | None = None,
     ) -> Tensor:
         """The base objective under phi, a scalar. `state` is that of the base's adaptive terms.
 
-        No gradient flows from phi into the features, whatever else they are part of.
+        No gradient flows from phi into the features, whatever else they are part of. What the loss treats as a
+        constant is computed by the head `still` where there is one: in later steps of a lookahead, it depends on phi.
         """
 
     @abstractmethod

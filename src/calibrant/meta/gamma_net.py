@@ -30,7 +30,7 @@ from calibrant.core.pointwise import (
 )
 from calibrant.core.registry import register
 from calibrant.core.soft import full_precision
-from calibrant.meta.base_loss import class_numbers, mean_of, present, with_rest
+from calibrant.meta.base_loss import Conventions, class_numbers, mean_of, present, with_rest
 
 SMALL = 1e-12  # under a mean or a range that is divided by
 
@@ -176,26 +176,28 @@ class GammaNet(MetaRegularizer):
         base: Summand,
         head: Head | None = None,
         state: State | None = None,
+        still: Head | None = None,
     ) -> Tensor:
         factor, own, rest = self._taken(base)
         check_batch(logits, labels)
         z = widen(logits)
         gamma = self.gamma(phi, features).to(z.dtype)
         weight = class_numbers(own, z)
-        if is_soft(labels):
-            nll, gamma = -log_probs(z), gamma[:, None]
-        else:
-            nll = negative_log_likelihood(z, labels, own.ignore_index)
-        rows = _rigid(nll, gamma) * nll if own.detach else modulated(nll, gamma)
+        nll = _rows(z, labels, own)
+        gamma = gamma[:, None] if is_soft(labels) else gamma
+        rigid = None
+        if own.detach or self.weigh == "relative":
+            at = nll.detach() if still is None else _rows(widen(still(features)), labels, own)
+            rigid = _power(at, gamma)
+        rows = rigid * nll if own.detach and rigid is not None else modulated(nll, gamma)
         if is_soft(labels):
             targets = labels.to(z.dtype) if weight is None else labels.to(z.dtype) * weight
             rows = (rows * targets).sum(1)
         elif weight is not None:
             rows = rows * weight[present(own, labels)]
         value = mean_of(own, rows, labels, weight)
-        if self.weigh == "relative":
-            counted = labels.to(z.dtype) if is_soft(labels) else None
-            value = value / _mean_factor(_rigid(nll, gamma), counted, labels, own.ignore_index)
+        if self.weigh == "relative" and rigid is not None:
+            value = value / _mean_factor(rigid, labels, own.ignore_index)
         return with_rest(factor, value, rest, state, logits, labels)
 
     def cost(self, phi: Phi, features: Tensor) -> Tensor | None:
@@ -213,15 +215,22 @@ class GammaNet(MetaRegularizer):
         return "gamma", self.gamma(phi, features)
 
 
-def _rigid(nll: Tensor, gamma: Tensor) -> Tensor:
-    """(1 - p)^gamma as a constant for the logits and not for gamma."""
-    base = -torch.expm1(-nll.detach())
+def _rows(logits: Tensor, labels: Tensor, own: Conventions) -> Tensor:
+    """-ln p of the label [N], or of every class [N, K] for soft labels."""
+    if is_soft(labels):
+        return -log_probs(logits)
+    return negative_log_likelihood(logits, labels, own.ignore_index)
+
+
+def _power(nll: Tensor, gamma: Tensor) -> Tensor:
+    """(1 - p)^gamma, whose derivatives are finite at p = 1."""
+    base = -torch.expm1(-nll)
     return base.clamp_min(math.sqrt(torch.finfo(nll.dtype).tiny)) ** gamma
 
 
-def _mean_factor(factor: Tensor, targets: Tensor | None, labels: Tensor, ignore_index: int) -> Tensor:
+def _mean_factor(factor: Tensor, labels: Tensor, ignore_index: int) -> Tensor:
     """The mean of the factors over the rows that count."""
-    if targets is not None:
-        return (factor * targets).sum(1).mean().clamp_min(SMALL)
+    if is_soft(labels):
+        return (factor * labels.to(factor.dtype)).sum(1).mean().clamp_min(SMALL)
     ignored = labels == ignore_index
     return (factor.masked_fill(ignored, 0).sum() / (~ignored).sum()).clamp_min(SMALL)

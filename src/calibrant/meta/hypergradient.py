@@ -84,7 +84,10 @@ def outlook(
     ahead, memory = head, descent.begin(head)
     for number in range(meta.steps):
         features, labels = train[number % len(train)]
-        loss = meta.loss(phi, features, ahead(features), labels, base=base, head=ahead, state=state)
+        still = ahead if number else None
+        ahead = ahead.alias() if number else ahead
+        logits = ahead(features)
+        loss = meta.loss(phi, features, logits, labels, base=base, head=ahead, state=state, still=still)
         gradient = torch.autograd.grad(loss, ahead.tensors, create_graph=True)
         ahead, memory = descent.move(ahead, gradient, memory)
     value: Tensor = objective(ahead(held.features), held.labels)  # type: ignore[operator]

@@ -85,6 +85,7 @@ class LearnedLabelSmoothing(MetaRegularizer):
         base: Summand,
         head: Head | None = None,
         state: State | None = None,
+        still: Head | None = None,
     ) -> Tensor:
         factor, own, rest = self._taken(base)
         check_batch(logits, labels)

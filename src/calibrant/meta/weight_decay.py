@@ -60,6 +60,7 @@ class LearnedWeightDecay(MetaRegularizer):
         base: Summand,
         head: Head | None = None,
         state: State | None = None,
+        still: Head | None = None,
     ) -> Tensor:
         if head is None:
             raise CalibrantError(
