@@ -140,10 +140,13 @@ def name_of(piece: object) -> str:
 
 
 def parameters(piece: type) -> tuple[Parameter, ...]:
-    """The hyper-parameters of a piece: its dataclass fields with resolved types, those with a convention last."""
+    """The hyper-parameters of a piece: its own fields with resolved types, then those that its whole kind has.
+
+    The latter are keyword-only in an interface; of them, those with a convention come last.
+    """
     hints = typing.get_type_hints(piece)
     found = []
-    for f in fields(piece):
+    for f in sorted(fields(piece), key=lambda f: f.kw_only):
         required = f.default is MISSING and f.default_factory is MISSING
         default = f.default_factory() if f.default_factory is not MISSING else f.default
         convention = bool(f.metadata.get("convention"))
