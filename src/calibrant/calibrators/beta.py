@@ -57,17 +57,19 @@ class Beta(Calibrator):
     def apply(self, state: State, logits: Tensor) -> Tensor | Top:
         if self.target == "classwise":
             return self._vector(state, logits)
-        z = logits.to(working_dtype(logits.dtype))
+        z, dtype = logits.double(), working_dtype(logits.dtype)
         predicted, log_p, rest = top_log_odds(z)
         a, b, c = (state[name].to(z) for name in ("a", "b", "c"))
-        return Top(predicted, (a * log_p - b * rest + c).sigmoid().clamp_min(torch.finfo(z.dtype).tiny))
+        return Top(
+            predicted, (a * log_p - b * rest + c).sigmoid().clamp_min(torch.finfo(dtype).tiny).to(dtype)
+        )
 
     def shapes(self, classes: int) -> dict[str, Shape]:
         fits = 1 if classes == 2 or self.target == "top" else classes
         return {"a": (fits,), "b": (fits,), "c": (fits,)}
 
     def _vector(self, state: State, logits: Tensor) -> Tensor:
-        z = logits.to(working_dtype(logits.dtype))
+        z = logits.double()  # a weight may be 50, and what is rounded before it is rounded 50 times as much
         log_p, rest, seen = log_odds(z)
         a, b, c = (state[name].to(z) for name in ("a", "b", "c"))
         if z.shape[1] == 2:  # the fit is of class 1, and class 0 is what remains
@@ -75,7 +77,7 @@ class Beta(Calibrator):
             eta = torch.cat([-eta, eta], 1)
         else:
             eta = a * log_p - b * rest + c
-        return torch.where(seen, log_sigmoid(eta), -torch.inf)
+        return torch.where(seen, log_sigmoid(eta), -torch.inf).to(working_dtype(logits.dtype))
 
 
 def _state(theta: Tensor) -> dict[str, Tensor]:

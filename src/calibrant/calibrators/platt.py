@@ -49,10 +49,10 @@ class Platt(Calibrator):
         return _state(theta)
 
     def apply(self, state: State, logits: Tensor) -> Tensor:
-        z = logits.to(working_dtype(logits.dtype))
+        z = logits.double()  # a weight may be 50, and what is rounded before it is rounded 50 times as much
         log_p, rest, seen = log_odds(z)
         eta = (log_p - rest) * state["weight"].to(z) + state["bias"].to(z) * _side(z)
-        return torch.where(seen, log_sigmoid(eta), -torch.inf)
+        return torch.where(seen, log_sigmoid(eta), -torch.inf).to(working_dtype(logits.dtype))
 
     def shapes(self, classes: int) -> dict[str, Shape]:
         fits = 1 if classes == 2 else classes
