@@ -265,6 +265,67 @@ def test_a_meta_step_reads_no_value_on_the_host(name: str) -> None:
 
 
 @every
+@pytest.mark.parametrize("steps", [1, 2])
+def test_finite_at_the_extremes(name: str, steps: int) -> None:
+    """Features that are 0, equal or huge; a head of zeros or of thousands; all right, all wrong; a gamma of thousands."""
+    piece, g = replace(PIECES[name], steps=steps), torch.Generator().manual_seed(0)
+    normal = torch.randn(6, D, generator=g)
+    bad = []
+    for shown, features in {
+        "0": 0 * normal,
+        "equal": 0 * normal + 1,
+        "huge": 1e3 * normal,
+        "one": normal[:1],
+    }.items():
+        for size in (0.0, 1e3):
+            head = Head(size * torch.randn(K, D, generator=g), size * torch.randn(K, generator=g))
+            logits = head(features)
+            for labels in (logits.argmax(1), logits.argmin(1)):
+                phi = piece.init(features, K)
+                phi = {key: value * (1e3 if key == "values" else 1) for key, value in phi.items()}
+                rows, goal = Rows(features, labels), objective("ce + 0.5*sece")
+                given = {"base": base_of(piece), "objective": goal, "descent": SGD(0.1, 0.9)}
+                found = hypergradient(piece, phi, head, rows, rows, **given)
+                new, _ = moved(piece, phi, found.phi, remember(piece, phi))
+                everything = [found.value, *found.phi.values(), *new.values()]
+                if not all(value.isfinite().all() for value in everything):
+                    bad.append((shown, size))
+    assert bad == []
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA graphs need a GPU")
+@every
+def test_a_meta_step_can_be_captured(name: str) -> None:
+    piece = replace(PIECES[name], clip=1.0)
+    scene = Scene(piece, dtype=torch.float32)
+
+    def cuda(values: Any) -> Any:
+        return type(values)(*(value.cuda() for value in values))
+
+    head, train, held = cuda(scene.head), cuda(scene.train), cuda(scene.held)
+    phi = {key: value.cuda() for key, value in scene.phi.items()}
+    memory, rate = remember(piece, phi), torch.tensor(0.1, device="cuda")
+    given = {"base": base_of(piece), "objective": objective("ce + 0.5*sece"), "descent": SGD(rate)}
+
+    def step() -> Phi:
+        found = hypergradient(piece, phi, head, train, held, **given)
+        return moved(piece, phi, found.phi, memory)[0]
+
+    want = step()
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        step()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = step()
+    graph.replay()
+    for key, value in want.items():
+        torch.testing.assert_close(captured[key], value, rtol=1e-4, atol=1e-6)
+
+
+@every
 def test_penalties_added_to_the_base_stay(name: str) -> None:
     piece = PIECES[name]
     scene, base = Scene(piece), base_of(piece, more=True)
