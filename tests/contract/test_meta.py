@@ -107,18 +107,18 @@ def test_the_hypergradient_is_the_derivative(name: str, goal: str) -> None:
         looking = replace(piece, steps=steps)
         given = {"base": base_of(piece), "objective": objective(goal), "descent": rule}
         found = hypergradient(looking, scene.phi, scene.head, scene.train, scene.held, **given).phi
-        for each_name, value in scene.phi.items():
-            along = torch.randn(value.shape, generator=g, dtype=value.dtype)
-            along = along * (1e-2 if each_name == "values" else 1)
-            ends = [
-                value_at(looking, scene, scene.phi | {each_name: value + sign * size * along}, **given)
-                for sign in (1, -1)
-            ]
-            numeric = (ends[0] - ends[1]) / (2 * size)
-            # central differences: truncation 1e-12 of the third derivative, rounding 1e-16 / 1e-6
-            assert float((found[each_name] * along).sum()) == pytest.approx(numeric, rel=2e-5, abs=2e-8), (
-                label
-            )
+        along = {
+            key: torch.randn(value.shape, generator=g, dtype=value.dtype) * (1e-2 if key == "values" else 1)
+            for key, value in scene.phi.items()
+        }
+        ends = [
+            value_at(looking, scene, {k: v + way * size * along[k] for k, v in scene.phi.items()}, **given)
+            for way in (1, -1)
+        ]
+        numeric = (ends[0] - ends[1]) / (2 * size)
+        exact = sum(float((found[key] * along[key]).sum()) for key in found)
+        # central differences: truncation 1e-12 of the third derivative, rounding 1e-16 / 1e-6
+        assert exact == pytest.approx(numeric, rel=2e-5, abs=2e-8), label
 
 
 @every
@@ -267,7 +267,7 @@ def test_a_meta_step_reads_no_value_on_the_host(name: str) -> None:
 @every
 @pytest.mark.parametrize("steps", [1, 2])
 def test_finite_at_the_extremes(name: str, steps: int) -> None:
-    """Features that are 0, equal or huge; a head of zeros or of thousands; all right, all wrong; a gamma of thousands."""
+    """Features that are 0, equal or huge; a head of zeros or of thousands; all right or wrong; a gamma of 1,000."""
     piece, g = replace(PIECES[name], steps=steps), torch.Generator().manual_seed(0)
     normal = torch.randn(6, D, generator=g)
     bad = []
