@@ -84,12 +84,12 @@ def parts(found: Tensor | Top | tuple[Tensor, ...]) -> tuple[Tensor, ...]:
 
 
 def assert_alike(found: Any, wanted: Tensor | Top) -> None:
-    """To 1e-5 where logits are small, and to seven digits where they are large: float32 has no more."""
+    """To 1e-5, which is what is promised; float32 logits of size 100 are 8e-6 apart."""
     ours = parts(wanted)
     assert len(found) == len(ours)
     for one, other in zip(found, ours, strict=True):
         assert one.dtype == other.dtype
-        torch.testing.assert_close(one.detach(), other, rtol=2e-7, atol=1e-5)
+        torch.testing.assert_close(one.detach(), other, rtol=0, atol=1e-5)
 
 
 @every
