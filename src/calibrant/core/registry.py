@@ -146,7 +146,7 @@ def parameters(piece: type) -> tuple[Parameter, ...]:
     """
     hints = typing.get_type_hints(piece)
     found = []
-    for f in sorted(fields(piece), key=lambda f: f.kw_only):
+    for f in sorted(fields(piece), key=lambda f: f.kw_only is True):
         required = f.default is MISSING and f.default_factory is MISSING
         default = f.default_factory() if f.default_factory is not MISSING else f.default
         convention = bool(f.metadata.get("convention"))
