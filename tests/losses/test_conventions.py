@@ -7,9 +7,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from calibrant.core.errors import CalibrantError, InputError
 from calibrant.core.objective import objective
+from calibrant.core.pointwise import constants
 from calibrant.core.registry import describe
 from calibrant.losses import CE, Brier, DualFocal, Focal, LabelSmoothing
 from calibrant.losses.target import TargetLoss
@@ -128,6 +130,16 @@ def test_weights_must_fit() -> None:
     for wrong in [(1, -1), (math.inf, 1), (0, 0)]:
         with pytest.raises(CalibrantError, match="weight must be"):
             CE(weight=wrong)
+
+
+def test_weights_that_fake_tensors_saw_first_are_real_afterwards() -> None:
+    weight = (1.0, 2.0, 3.0, 4.0, 5.125)  # of no other test
+    with FakeTensorMode():
+        assert CE(weight=weight)(torch.zeros(2, 5), torch.zeros(2, dtype=torch.int64)).shape == ()
+    value = CE(weight=weight)(torch.zeros(2, 5), torch.tensor([0, 4]))
+    assert float(value) == pytest.approx(math.log(5), rel=1e-6)  # float32
+    like = torch.zeros(1)
+    assert constants(weight, like) is constants(weight, like)  # a captured step copies nothing
 
 
 def test_conventions_are_written_when_they_are_not_kept() -> None:

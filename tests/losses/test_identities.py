@@ -2,6 +2,8 @@
 
 import math
 import warnings
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -24,6 +26,7 @@ from calibrant.losses import (
     MbLS,
 )
 from calibrant.losses.focal import MONOTONE, flsd_gamma
+from calibrant.losses.mbls import by_kernel, by_passes
 
 
 def batch(n: int = 40, k: int = 6, spread: float = 3.0) -> tuple[Tensor, Tensor]:
@@ -78,6 +81,27 @@ def test_mbls_without_margin_pulls_every_logit_to_the_top() -> None:
     torch.testing.assert_close(MbLS(2.0, over="mean").excess(logits), MbLS(2.0).excess(logits) / 6)
 
 
+@pytest.mark.parametrize("way", [by_passes, by_kernel])
+@pytest.mark.parametrize("margin", [0.0, 2.0])
+def test_both_ways_to_what_lies_beyond_the_margin(way: Callable[..., Any], margin: float) -> None:
+    """A CPU takes passes and a GPU one kernel; both are the definition, written out, and 0 in ignored rows."""
+    logits, _ = batch()
+    z, upstream = logits.detach().clone(), torch.linspace(-1, 2, len(logits), dtype=torch.float64)
+    z[0, 2] = -torch.inf  # in an ignored row nothing matters
+    ignored = torch.arange(len(z)) % 3 == 0
+    rows, vjp = way(z, margin, ignored)
+    slopes = torch.zeros_like(z)
+    for i, row in enumerate(z.tolist()):
+        top = max(row)
+        beyond = [top - value - margin for value in row if not ignored[i] and top - value > margin]
+        assert float(rows[i]) == pytest.approx(sum(beyond) / 6, rel=1e-14)  # sums of 6
+        for k, value in enumerate(row):
+            share = len(beyond) if value == top else -1.0 if top - value > margin else 0.0
+            slopes[i, k] = 0.0 if ignored[i] else share * upstream[i] / 6
+    for _ in range(2):  # a graph that is kept is walked twice
+        torch.testing.assert_close(vjp(upstream), slopes, rtol=1e-14, atol=1e-16)
+
+
 def test_logit_norm_of_long_logits_is_cross_entropy_of_their_direction() -> None:
     logits, labels = batch()
     unit = logits / logits.norm(dim=1, keepdim=True)
@@ -106,6 +130,24 @@ def test_dual_focal_looks_only_below_the_label() -> None:
     assert float(tie) == pytest.approx(
         (2 / 3) ** 2 * math.log(3), rel=1e-12
     )  # strictly below: no rival in a tie
+
+
+@pytest.mark.parametrize("gamma", [0.5, 1.0, 1.5, 2.0, 5.0])
+@pytest.mark.parametrize("detach", [False, True])
+def test_the_gradient_of_dual_focal_by_hand_is_that_of_its_definition(gamma: float, detach: bool) -> None:
+    logits, labels = batch(60, 4)
+    with torch.no_grad():
+        logits[:3] *= 100  # certain rows
+        logits[3, 1] = logits[3, 0]  # a tie, and a masked class
+        logits[4, 2] = -torch.inf
+    labels[3:6] = torch.tensor([0, 1, -100])
+    upstream = torch.linspace(-1, 2, len(logits), dtype=torch.float64)
+    rows = DualFocal(gamma, detach_rival=detach).per_sample(logits, labels)
+    by_hand, again = (torch.autograd.grad(rows, logits, upstream, retain_graph=True)[0] for _ in range(2))
+    (plain,) = torch.autograd.grad(rows, logits, upstream, create_graph=True)
+    torch.testing.assert_close(by_hand, plain, rtol=1e-10, atol=1e-13)  # sums of a few terms of size 1
+    assert torch.equal(by_hand, again)  # a graph that is kept is walked twice
+    assert not by_hand[5].any()
 
 
 @pytest.mark.parametrize("piece", [Focal, InverseFocal])

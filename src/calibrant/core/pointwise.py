@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 import torch
@@ -152,18 +152,26 @@ def _transformed() -> bool:
 
 
 def class_weights(weight: tuple[float, ...] | None, logits: Tensor) -> Tensor | None:
-    """The weights as a tensor beside the logits; it is made once, so that a captured step copies nothing."""
+    """The weights as a tensor beside the logits."""
     if weight is None:
         return None
     if len(weight) != logits.shape[1]:
         raise InputError(f"weight has {len(weight)} entries, and the logits have {logits.shape[1]} classes")
-    return _weights(weight, logits.dtype, logits.device)
+    return constants(weight, logits)
 
 
-@lru_cache(maxsize=64)
-def _weights(weight: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+def constants(values: tuple[float, ...], like: Tensor) -> Tensor:
+    """Numbers as a tensor beside another one, made once and kept: a captured step can neither copy nor lose it."""
+    if type(like) not in (Tensor, torch.nn.Parameter):
+        # a fake tensor's neighbour is fake, and must not be kept for real ones
+        return torch.tensor(values, dtype=like.dtype, device=like.device)
+    return _constants(values, like.dtype, like.device)
+
+
+@cache
+def _constants(values: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
     with torch.inference_mode(False):
-        return torch.tensor(weight, dtype=dtype, device=device)
+        return torch.tensor(values, dtype=dtype, device=device)
 
 
 def _shown(values: Tensor) -> str:

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from calibrant.core.errors import CalibrantError
-from calibrant.core.pointwise import VJP, fused, is_soft, negative_log_likelihood
+from calibrant.core.pointwise import VJP, constants, fused, is_soft, negative_log_likelihood
 from calibrant.core.registry import register
 from calibrant.losses.focal import check_gamma
 from calibrant.losses.target import TargetLoss
@@ -40,14 +41,7 @@ class DualFocal(TargetLoss):
     def hard(self, logits: Tensor, labels: Tensor) -> Tensor:
         if self.gamma == 0:
             return negative_log_likelihood(logits, labels, self.ignore_index)
-        label = self.present(labels)[:, None]
-        with torch.no_grad():
-            # 1 / (z_k - z_y) is most negative for the class just below the label, and +inf for the label itself
-            below, rival = (logits - logits.gather(1, label)).reciprocal_().min(1, keepdim=True)
-            exists = below[:, 0] < 0
-        pair = logits.log_softmax(1).gather(1, torch.cat([label, rival], 1))
-        rows = dual(pair, exists, self.gamma, self.detach_rival)
-        return self.kept(rows, labels)
+        return dual(logits.log_softmax(1), labels, self.gamma, self.detach_rival, self.ignore_index)
 
     def soft(self, logits: Tensor, targets: Tensor, weight: Tensor | None) -> Tensor:
         raise CalibrantError("dual_focal needs class indices as labels; with soft targets use focal")
@@ -58,28 +52,51 @@ class DualFocal(TargetLoss):
         return super().per_sample(logits, labels)
 
 
-def dual(pair: Tensor, exists: Tensor, gamma: float, detach: bool) -> Tensor:
-    """-(1 - p_y + p_j)^gamma ln p_y from the columns ln p_y, ln p_j; p_j is 0 where no rival exists."""
-    floor = torch.finfo(pair.dtype).tiny ** 0.5
+def dual(log_p: Tensor, labels: Tensor, gamma: float, detach: bool, ignore_index: int) -> Tensor:
+    """-(1 - p_y + p_j)^gamma ln p_y of each row [N] from ln p [N, K], and 0 where the label is ignored."""
+    floor = torch.finfo(log_p.dtype).tiny ** 0.5
 
-    def base(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        rival, minus = x[:, 1].exp() * exists, torch.expm1(x[:, 0])
-        b = rival - minus
-        return (b.clamp_min(floor) if gamma < 2 and gamma != 1 else b), minus + 1, rival
+    def base(y: Tensor, rival: Tensor) -> Tensor:
+        b = rival - torch.expm1(y)
+        return b.clamp_min(floor) if gamma < 2 and gamma != 1 else b
 
     def plain(x: Tensor) -> Tensor:
-        b, _, _ = base(torch.stack([x[:, 0], x[:, 1].detach()], 1) if detach else x)
-        return -(b**gamma) * x[:, 0]
+        y = -F.nll_loss(x, labels, reduction="none", ignore_index=ignore_index)[:, None]
+        with torch.no_grad():
+            behind, at = rival_behind(x, y)
+        rival = x.gather(1, at).exp() * (behind < far(x))
+        return -(base(y, rival.detach() if detach else rival) ** gamma * y)[:, 0]
 
-    def slope(x: Tensor) -> tuple[Tensor, VJP]:
-        b, p, rival = base(x)
-        nll = -x[:, 0]
-        power = b ** (gamma - 1)
-        factor = power * b
-        rising = power * nll  # times gamma: the derivative of the loss through the base
-        by_label = torch.addcmul(factor, rising, p, value=gamma)
-        by_rival = torch.zeros_like(rival) if detach else rising * rival * -gamma
-        grad = torch.stack([by_label, by_rival], 1)
-        return factor * nll, lambda g: grad * -g[:, None]
+    def quick(x: Tensor) -> tuple[Tensor, VJP]:
+        # torch's own kernels for the label skip ignored rows; pairs of columns are one kernel where two are two
+        nll, total = torch.ops.aten.nll_loss_forward(x, labels, None, 0, ignore_index)
+        scaled = nll[:, None] * constants((gamma, 1, -1), x)
+        y = scaled[:, 2:]  # ln p_y
+        behind, at = rival_behind(x, y)
+        p = torch.addcmul(y, behind, constants((0, -1), x)).exp()  # p_y, p_j
+        powers = base(y, p[:, 1:]) ** constants((gamma - 1, gamma), x)
+        steep, value = (powers * scaled[:, :2]).unbind(1)  # the derivative through the base, and the loss
 
-    return fused(pair, slope, plain)
+        def vjp(g: Tensor) -> Tensor:
+            through = p * (g * steep)[:, None]
+            by_label = torch.addcmul(through[:, 0], g, powers[:, 1])
+            grad: Tensor = torch.ops.aten.nll_loss_backward(by_label, x, labels, None, 0, ignore_index, total)
+            return grad if detach else grad.scatter_add_(1, at, through[:, 1:])
+
+        return value, vjp
+
+    return fused(log_p, quick, plain)
+
+
+def rival_behind(log_p: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """How far ln p_j lies behind y = ln p_y, and where [N, 1]; `far` where no class lies behind.
+
+    Classes whose ln p round to the same number are a tie, as equal ones are.
+    """
+    behind, at = F.threshold(y - log_p, 0, far(log_p), inplace=True).min(1, keepdim=True)
+    return behind, at
+
+
+def far(log_p: Tensor) -> float:
+    """Where no rival is: so far behind that its probability is 0, yet finite, so that 0 times it is 0."""
+    return torch.finfo(log_p.dtype).max / 4
