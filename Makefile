@@ -6,6 +6,7 @@ PIP := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.t
 READY := $(VENV)/.ready
 BENCH_READY := $(VENV)/.ready-bench
 DEMO := build/demo
+WORKERS ?= 2
 CODE := src tests $(wildcard benchmarks) docs
 
 # The first Python on the path that is new enough; `make setup PYTHON=python3.12` decides otherwise.
@@ -35,8 +36,8 @@ $(BENCH_READY): $(READY)
 demo: $(READY) ## train four losses on the embedded images, calibrate each, and compare
 	$(BIN)/calibrant demo --out $(DEMO)
 
-test: $(READY) ## run the tests, but for those marked slow
-	$(BIN)/python -m pytest -m 'not slow'
+test: $(READY) ## run the tests, but for those marked slow (WORKERS=2 processes of one thread each)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m 'not slow'
 
 test-all: $(READY) ## run every test
 	$(BIN)/python -m pytest

@@ -35,6 +35,8 @@ PAGES = [
     "docs/data.md",
     "docs/models.md",
     "docs/training.md",
+    "docs/interop.md",
+    "docs/meta.md",
 ]
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 KINDS = {"python", "bash", "console", "json", "text"}
