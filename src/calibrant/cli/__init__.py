@@ -158,4 +158,4 @@ def progress(label: str) -> Iterator[Callable[[int, int], None]]:
             bar.stop()
 
 
-from calibrant.cli import apply, calibrate, compare, data, demo, evaluate, export, list_, train  # noqa: E402, F401  (each adds its verb to `app`)
+from calibrant.cli import apply, calibrate, compare, data, demo, evaluate, export, list_, study, train  # noqa: E402, F401  (each adds its verb to `app`)
