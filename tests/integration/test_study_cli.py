@@ -41,6 +41,14 @@ def test_the_list_names_every_study_and_its_claims() -> None:
     assert all(name in text for name in found)
 
 
+def test_list_knows_studies_too() -> None:
+    done = CliRunner().invoke(app, ["list", "studies", "--json"], env=NO_COLOUR)
+    rows = json.loads(done.stdout)
+    assert [row["name"] for row in rows] == shipped()
+    assert all(row["summary"].endswith("?") and row["parameters"] == [] for row in rows)
+    assert "pipeline" in CliRunner().invoke(app, ["list"], env=NO_COLOUR).stdout
+
+
 def test_show_prints_the_grid_and_an_estimate(toy: Path) -> None:
     done = invoke("show", toy, "--set", "seeds=3", "--workers", 2, "--json")
     plan = json.loads(done.stdout)

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from calibrant.cli import JsonOption, app, guarded, print_json
+
+if TYPE_CHECKING:
+    from calibrant.core.registry import Entry
+
+STUDIES = "studies"
 
 
 @app.command("list")
@@ -19,11 +24,12 @@ def list_command(
     """Every piece that can be named, with its parameters."""
     with guarded():
         from calibrant.core.errors import SpecError, nearest
-        from calibrant.core.registry import ROOMS, describe, names, type_name
+        from calibrant.core.registry import ROOMS, names, type_name
 
-        if kind is not None and kind not in ROOMS:
-            raise SpecError(f"there is no kind {kind!r}{nearest(kind, ROOMS)}")
-        kinds = [kind] if kind is not None else [k for k in ROOMS if names(k)]
+        known = [*ROOMS, STUDIES]
+        if kind is not None and kind not in known:
+            raise SpecError(f"there is no kind {kind!r}{nearest(kind, known)}")
+        kinds = [kind] if kind is not None else [k for k in known if k == STUDIES or names(k)]
         if json:
             rows = [
                 {
@@ -43,14 +49,26 @@ def list_command(
                     ],
                 }
                 for each in kinds
-                for entry in describe(each)
+                for entry in _entries(each)
             ]
             print_json(rows)
             return
         from calibrant.report.terminal import print_list
 
         for each in kinds:
-            print_list(each, describe(each))
+            print_list(each, _entries(each))
+
+
+def _entries(kind: str) -> list[Entry]:
+    """The pieces of a kind; a study is a file and no piece, and takes no parameters."""
+    from calibrant.core.registry import Entry, describe
+
+    if kind != STUDIES:
+        return describe(kind)
+    from calibrant.study import Study, load, shipped
+
+    found = [load(name) for name in shipped()]
+    return [Entry(kind, each.name, Study, None, each.question, each.question, ()) for each in found]
 
 
 def _json_value(default: object) -> object:
