@@ -3,8 +3,8 @@
     python benchmarks/losses.py [--device cuda [--graph [--compile]]] [--json PATH] [--write] [--limit 2.5]
     python benchmarks/losses.py --from PATH --write
 
-Prints a Markdown table; --write puts it into docs/losses.md (tables losses-cpu, losses-cuda, losses-cuda-graph,
-losses-cuda-compile). --json keeps the numbers and what measured them; --from reads them instead of measuring, so that
+Prints a Markdown table; --write puts it into docs/losses.md (tables losses-cpu, losses-cuda-graph).
+--json keeps the numbers and what measured them; --from reads them instead of measuring, so that
 one machine measures and another writes the table.
 Each round times cross-entropy before and after every piece, so that what else runs on the machine slows both; the table
 has the median ratio. With --graph a step is captured in a CUDA graph and replayed; with --compile each piece, and

@@ -18,6 +18,10 @@ CASES = {
         *("--data", "synthetic(classes=3, train=480, test=200)", "--model", "mlp(width=8)"),
         *("--loss", "ce + 0.5*sece(bandwidth=0.1)", "--set", "batch=64", "--set", "clip=1"),
     ],
+    "what is learned about the loss": [
+        *("--data", "synthetic(classes=3, train=480, test=200)", "--model", "mlp(width=8)"),
+        *("--meta", "weight_decay(lr=0.0001)", "--meta-objective", "ce", "--set", "batch=48"),
+    ],
     "images and mixup": [
         *("--data", "fashion-mini", "--model", "small_cnn(width=2)", "--set", "limit=256"),
         *("--set", "batch=64", "--augment", "mixup(alpha=0.2)", "--set", "average=0.5"),

@@ -19,6 +19,8 @@ OTHER: dict[str, Any] = {
     "model": "mlp",
     "loss": "focal(gamma=2)",
     "augment": "mixup(alpha=0.2) + pruning",
+    "meta": "gamma_net",
+    "meta_objective": "sece",
     "seed": 7,
     "split": "9:1",
     "split_seed": 3,
@@ -56,7 +58,7 @@ def test_specs_are_kept_in_their_canonical_form() -> None:
 def test_every_setting_is_part_of_the_id() -> None:
     assert set(OTHER) == {f.name for f in fields(Run)}
     assert set(OTHER_RECIPE) == {f.name for f in fields(Recipe)}
-    base = Run(recipe=recipe("sgd350"))
+    base = Run(recipe=recipe("sgd350"), loss="focal", meta="gamma_net(bound=5)")
     ids = {base.id}
     ids |= {replace(base, **{name: value}).id for name, value in OTHER.items()}
     ids |= {

@@ -36,6 +36,20 @@ def train_command(
     augment: Annotated[
         str, typer.Option("--augment", metavar="SPEC", help="Such as 'mixup(alpha=0.2)' or 'pruning'.")
     ] = "",
+    meta: Annotated[
+        str,
+        typer.Option(
+            "--meta", metavar="SPEC", help="What is learned about the loss: gamma_net, weight_decay, ..."
+        ),
+    ] = "",
+    meta_objective: Annotated[
+        str,
+        typer.Option(
+            "--meta-objective",
+            metavar="SPEC",
+            help="What moves it, on the meta split: 'ce + 0.5*sece' if left out.",
+        ),
+    ] = "",
     recipe: Annotated[
         str | None,
         typer.Option(
@@ -74,7 +88,15 @@ def train_command(
         from calibrant.train.run import changed, usual_recipe
 
         own = _factory(model) if ":" in model else None
-        run = Run(data=data, model=model, loss=loss, augment=augment, seed=seed)
+        run = Run(
+            data=data,
+            model=model,
+            loss=loss,
+            augment=augment,
+            meta=meta,
+            meta_objective=meta_objective,
+            seed=seed,
+        )
         run = replace(run, recipe=recipe_named(recipe or usual_recipe(run)))
         asked = {} if epochs is None else {"epochs": str(epochs)}
         run = changed(run, asked | _settings(settings or []))

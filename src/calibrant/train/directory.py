@@ -29,7 +29,8 @@ from calibrant.train.run import Run, differences, read_run, write_run
 def claimed(directory: Path, run: Run, *, resume: bool) -> Iterator[bool]:
     """The directory for this run alone; whether the run is done already.
 
-    Another run's directory is refused with the difference, an unfinished one of this run unless it is to be resumed.
+    Another run's directory is refused with the difference, an unfinished one of this run unless it is to be resumed;
+    where no epoch is done yet there is nothing to lose, and nothing is refused.
     """
     place = Place(str(directory))
     try:
@@ -40,8 +41,8 @@ def claimed(directory: Path, run: Run, *, resume: bool) -> Iterator[bool]:
         place.refuse(f"cannot make this directory: {error.strerror or error}")
     with _locked(directory):
         if (directory / "run.toml").exists():
-            other = read_run(directory)
-            if other.id != run.id:
+            other, begun = read_run(directory), _begun(directory)
+            if other.id != run.id and begun:
                 place.refuse(
                     "another run lies here ("
                     + "; ".join(differences(other, run))
@@ -50,12 +51,18 @@ def claimed(directory: Path, run: Run, *, resume: bool) -> Iterator[bool]:
             if (directory / "DONE").exists():
                 yield True
                 return
-            if not resume:
+            if begun and not resume:
                 place.refuse("this run was begun here and is not done; add --resume to go on with it")
         elif any(path.name != ".lock" for path in directory.iterdir()):
             place.refuse("this directory is not empty and holds no run; give a new one")
         write_run(directory, run)
         yield False
+
+
+def _begun(directory: Path) -> bool:
+    """Whether an epoch of the run that lies here is done; a run that was refused has none and holds no place."""
+    history = directory / "history.jsonl"
+    return (directory / "DONE").exists() or (history.exists() and history.stat().st_size > 0)
 
 
 @contextmanager

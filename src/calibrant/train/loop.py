@@ -17,13 +17,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from calibrant.core.errors import CalibrantError, InputError
 from calibrant.core.predictions import Predictions
-from calibrant.core.samples import Model
+from calibrant.core.samples import Model, Samples
 from calibrant.train import checkpoint, directory
 from calibrant.train.checkpoint import Progress
 from calibrant.train.feed import epoch_seed
+from calibrant.train.learner import Features, head_of
 from calibrant.train.measure import epoch_measures, predict
 from calibrant.train.outcome import finish
 from calibrant.train.parallel import World, joined, own_device
@@ -179,6 +181,8 @@ def _epoch(session: Session, work: Callable[[], None], epoch: int, teller: Telle
         raise InputError(
             f"pruning has left {int(session.kept.sum())} rows, fewer than one batch of {step.feed.batch}; prune less"
         )
+    if step.learner is not None:
+        step.learner.begin(seed, epoch, steps)
     teller.steps = steps
     teller.within(0, None)
     rates = [session.run.recipe.rate(epoch - 1, number, steps) for number in range(steps)]
@@ -193,7 +197,9 @@ def _epoch(session: Session, work: Callable[[], None], epoch: int, teller: Telle
             teller.within(number + 1, float(tally.loss) / (number + 1))
             told = time.perf_counter()
     loss = float(tally.loss) / steps
+    learned = {} if step.learner is None else {"meta_loss": float(step.learner.value) / steps}
     return {
+        **learned,
         "epoch": epoch,
         "lr": rates[-1],
         "rows": steps * step.feed.batch,
@@ -214,10 +220,8 @@ def _finish_epoch(
         raise CalibrantError(
             f"the loss became {line['train_loss']} in epoch {epoch}; {last}; lower the learning rate"
         )
-    val, test = (
-        predict(session.predictor, session.preparation, part, half=session.step.half)
-        for part in (session.splits.val, session.splits.test)
-    )
+    (val, told), (test, own) = (look(session, part) for part in (session.splits.val, session.splits.test))
+    line |= {f"val_{name}": value for name, value in told.items()} | own
     if not bool(torch.isfinite(val).all() and torch.isfinite(test).all()):
         raise CalibrantError(
             f"the logits became infinite or NaN in epoch {epoch}; {last}; lower the learning rate"
@@ -240,6 +244,17 @@ def _finish_epoch(
     line["eval_seconds"] = time.perf_counter() - began
     progress.epoch = epoch
     progress.history.append(line)
+
+
+def look(session: Session, part: Samples) -> tuple[Tensor, dict[str, float]]:
+    """The logits of a part, and what a meta-regulariser says of its rows, such as the mean of gamma."""
+    network, prepared, half = session.predictor, session.preparation, session.step.half
+    learner = session.step.learner
+    if learner is None:
+        return predict(network, prepared, part, half=half), {}
+    features = predict(Features(network), prepared, part, half=half)
+    with torch.no_grad():
+        return head_of(network)(features), learner.meta.report(learner.phi, features)
 
 
 def _prune(session: Session) -> None:

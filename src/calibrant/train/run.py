@@ -15,12 +15,16 @@ from typing import Any, Protocol, cast, get_origin, get_type_hints
 
 from calibrant.core.errors import CalibrantError, SpecError, nearest
 from calibrant.core.files import atomic
+from calibrant.core.meta import MetaRegularizer
 from calibrant.core.objective import Objective, objective
 from calibrant.core.place import Place
 from calibrant.core.registry import lookup
 from calibrant.core.samples import Dataset, Model
 from calibrant.core.spec import build, canonical, make, parse
 from calibrant.train.recipe import Recipe, recipe
+
+META_OBJECTIVE = "ce + 0.5*sece"
+"""What the code that document 000 extends makes small; its own equation 2 has `sece` alone."""
 
 
 class Augmentation(Protocol):
@@ -31,6 +35,9 @@ class Augmentation(Protocol):
 class Run:
     """Data, network, loss and recipe by name, and the seeds; specs are brought to their canonical form.
 
+    `meta` is a meta-regulariser such as "gamma_net(bound=5)", or "" for none; `meta_objective` is what moves it on the
+    meta split, "ce + 0.5*sece" unless another is named.
+
     `seed` is that of weights, order and views; `split_seed` is that of train, val and meta. `limit` keeps the first
     rows of train. `augment` is a sum such as "mixup(alpha=0.2) + pruning", or "" for none.
     """
@@ -39,6 +46,8 @@ class Run:
     model: str = "small_cnn"
     loss: str = "ce"
     augment: str = ""
+    meta: str = ""
+    meta_objective: str = ""
     seed: int = 0
     split: str = "8:1:1"
     split_seed: int = 0
@@ -54,6 +63,15 @@ class Run:
         object.__setattr__(self, "augment", " + ".join(canonical(piece) for piece in self.augmentations))
         if ":" not in self.model:
             object.__setattr__(self, "model", canonical(self.network))
+        meta = self.meta_regularizer
+        if meta is None and self.meta_objective.strip():
+            raise SpecError(
+                f"meta_objective {self.meta_objective!r} moves nothing: name a meta-regulariser with meta"
+            )
+        object.__setattr__(self, "meta", "" if meta is None else canonical(meta))
+        object.__setattr__(self, "meta_objective", "" if meta is None else str(self.held_objective))
+        if meta is not None:
+            meta.check(self.objective)
 
     @property
     def dataset(self) -> Dataset:
@@ -73,6 +91,16 @@ class Run:
     def objective(self) -> Objective:
         """The loss as a criterion."""
         return objective(self.loss)
+
+    @property
+    def meta_regularizer(self) -> MetaRegularizer | None:
+        """What is learned about the loss; None for a loss as it stands."""
+        return cast(MetaRegularizer, build(self.meta, "meta")) if self.meta.strip() else None
+
+    @property
+    def held_objective(self) -> Objective:
+        """What a meta-regulariser makes small on the meta split."""
+        return objective(self.meta_objective.strip() or META_OBJECTIVE)
 
     @property
     def augmentations(self) -> tuple[Augmentation, ...]:

@@ -16,6 +16,7 @@ from calibrant.data.splits import Splits, split
 from calibrant.losses.mixup import Mixup
 from calibrant.losses.pruning import Pruning
 from calibrant.train.feed import Feed, Preparation, epoch_seed
+from calibrant.train.learner import Learner, WithFeatures
 from calibrant.train.parallel import World
 from calibrant.train.recipe import Precision
 from calibrant.train.run import Run
@@ -51,6 +52,8 @@ class Session:
         found |= {f"objective.{place}": value for place, value in enumerate(self.step.state)}
         for place, state in enumerate(self.step.optimizer.state.values()):
             found |= {f"optimizer.{place}.{k}": v for k, v in state.items() if isinstance(v, Tensor)}
+        if self.step.learner is not None:
+            found |= self.step.learner.live()
         return found | {"last_wrong": self.step.tally.last_wrong, "kept": self.kept}
 
 
@@ -102,8 +105,9 @@ def open_session(
         mixup=mixup,
         part=(world.rank, world.size),
     )
+    learner = begun_learner(run, network, classes, splits.meta, feed, world)
     step = Step(
-        network=world.wrapped(network),
+        network=world.wrapped(network if learner is None else WithFeatures(network)),
         objective=run.objective,
         state=tuple(value.to(device) for value in run.objective.init()),
         optimizer=optimiser(network, recipe, device),
@@ -114,6 +118,7 @@ def open_session(
         average=dict(predictor.state_dict()) if recipe.average else {},
         half=uses_bf16(recipe.precision, device),
         world=world,
+        learner=learner,
     )
     best = {} if recipe.select == "last" else clones(predictor.state_dict())
     kept = torch.ones(len(splits.train), dtype=torch.bool)
@@ -129,6 +134,27 @@ def open_session(
         kept,
         best,
         pruning,
+    )
+
+
+def begun_learner(
+    run: Run, network: nn.Module, classes: int, held: Samples, feed: Feed, world: World
+) -> Learner | None:
+    """The meta-regulariser of a run that has one, before its first step."""
+    meta = run.meta_regularizer
+    if meta is None:
+        return None
+    return Learner.begun(
+        meta,
+        run.objective,
+        run.held_objective,
+        network,
+        classes,
+        held,
+        feed,
+        world,
+        seed=run.seed,
+        peak=run.recipe.lr,
     )
 
 

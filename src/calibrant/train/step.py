@@ -13,8 +13,10 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from calibrant.core.meta import Rows
 from calibrant.core.objective import Objective, State
-from calibrant.train.feed import Feed, at
+from calibrant.train.feed import Batch, Feed, at
+from calibrant.train.learner import Learner
 from calibrant.train.parallel import World
 from calibrant.train.recipe import Recipe
 
@@ -109,15 +111,15 @@ class Step:
     average: dict[str, Tensor]
     half: bool
     world: World
+    learner: Learner | None = None
 
     def __call__(self) -> None:
         batch = self.feed(self.tally.step)
         rate_of(self.optimizer).copy_(at(self.rates, self.tally.step))
         self.optimizer.zero_grad(set_to_none=True)
         with torch.autocast(batch.inputs.device.type, torch.bfloat16, enabled=self.half):
-            own = self.network(batch.inputs)
-        logits = self.world.gathered(own.float())
-        loss = self.objective.loss(self.state, logits, batch.target)
+            found = self.network(batch.inputs)
+        logits, loss = self._loss(found, batch) if self.learner is None else self._learned(found, batch)
         torch.autograd.backward(
             loss * self.world.size
         )  # torch averages over processes what here is a sum of parts
@@ -125,6 +127,27 @@ class Step:
             nn.utils.clip_grad_norm_(self.network.parameters(), self.recipe.clip, foreach=True)
         self.optimizer.step()
         self._note(loss.detach(), logits.detach(), batch.labels, batch.rows)
+
+    def _loss(self, found: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+        """The logits of the whole batch, and the objective."""
+        logits = self.world.gathered(found.float())
+        return logits, self.objective.loss(self.state, logits, batch.target)
+
+    def _learned(self, found: tuple[Tensor, Tensor], batch: Batch) -> tuple[Tensor, Tensor]:
+        """The same under a meta-regulariser, which first moves by what this step would do."""
+        assert self.learner is not None
+        features = self.world.gathered(found[0].detach())
+        logits = self.world.gathered(found[1].float())
+        self.learner.look(
+            self.network,
+            Rows(features, batch.target),
+            self.tally.step,
+            self.optimizer,
+            self.state,
+            rate=rate_of(self.optimizer),
+            half=self.half,
+        )
+        return logits, self.learner.loss(features, logits, batch.target, self.state)
 
     def _note(self, loss: Tensor, logits: Tensor, labels: Tensor, rows: Tensor) -> None:
         """Sums, the last wrong epoch of each row, the running mean of the weights, and the next step's number."""
@@ -166,12 +189,9 @@ def executed(step: Step, engine: Engine) -> Callable[[], None]:
     kept = {name: value.clone() for name, value in plain(step.network).state_dict().items()}
     averaged = {name: value.clone() for name, value in step.average.items()}
     last_wrong = step.tally.last_wrong.clone()
-    moments = [
-        (value, value.clone())
-        for state in step.optimizer.state.values()
-        for value in state.values()
-        if isinstance(value, Tensor)
-    ]
+    held = [value for state in step.optimizer.state.values() for value in state.values()]
+    held += [] if step.learner is None else [*step.learner.live().values(), step.learner.value]
+    moments = [(value, value.clone()) for value in held if isinstance(value, Tensor)]
     if engine == "compile":
         step.network = torch.compile(step.network, dynamic=False)  # type: ignore[assignment]
     side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
