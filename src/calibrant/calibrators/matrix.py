@@ -9,7 +9,7 @@ import torch
 
 from calibrant.calibrators.affine import OffDiagonal
 from calibrant.calibrators.affine_start import Start, parts
-from calibrant.calibrators.softmax_fit import Penalty
+from calibrant.calibrators.softmax_loss import Penalty
 from calibrant.core.errors import CalibrantError
 from calibrant.core.registry import register
 

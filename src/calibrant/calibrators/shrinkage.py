@@ -10,7 +10,8 @@ from torch import Tensor
 
 from calibrant.calibrators.affine_start import Start
 from calibrant.calibrators.held_out import row_keys
-from calibrant.calibrators.softmax_fit import Penalty, Problem, approach, minimise, problem
+from calibrant.calibrators.softmax_fit import approach, minimise
+from calibrant.calibrators.softmax_loss import Penalty, Problem, problem
 from calibrant.core.errors import CalibrantError
 
 VARIANCES = (1e-3, 1e-2, 1e-1, 1.0, 10.0)

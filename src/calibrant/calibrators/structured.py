@@ -10,7 +10,8 @@ from torch import Tensor
 from calibrant.calibrators.affine import Affine
 from calibrant.calibrators.affine_start import in_one_order, parts, start_from_temperature
 from calibrant.calibrators.shrinkage import by_cross_validation, check_folds
-from calibrant.calibrators.softmax_fit import Penalty, minimise
+from calibrant.calibrators.softmax_fit import minimise
+from calibrant.calibrators.softmax_loss import Penalty
 from calibrant.core.errors import CalibrantError
 from calibrant.core.registry import register
 

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from calibrant.calibrators.affine_start import filled, in_one_order, start_from_temperature
-from calibrant.calibrators.softmax_fit import Penalty, minimise
+from calibrant.calibrators.softmax_fit import minimise
+from calibrant.calibrators.softmax_loss import Penalty
 from calibrant.core.calibration import Calibrator, Scope, Shape, State
 from calibrant.core.numerics import working_dtype
 from calibrant.core.registry import register
