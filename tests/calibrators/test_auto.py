@@ -7,15 +7,16 @@ import pytest
 import torch
 
 import calibrant as cal
-from calibrant.calibrators.auto import _folds, _held_out
+from calibrant.calibrators.auto import _held_out
 from calibrant.core.errors import CalibrantError, SpecError
+from calibrant.core.rows import fold_of
 
 ONE = 'auto(candidates="temperature")'
 
 
 def test_held_out_losses_are_those_of_a_slow_loop(draw) -> None:
     logits, labels = (torch.from_numpy(a) for a in draw(60, 3, seed=30))
-    fold = _folds(logits, labels, 4, 0)
+    fold = fold_of(logits, labels, 4, 0)
     found = _held_out(cal.calibrator("temperature"), logits, labels, fold, 4)
     for row in range(len(labels)):
         rest = fold != fold[row]
@@ -29,12 +30,12 @@ def test_held_out_losses_are_those_of_a_slow_loop(draw) -> None:
 
 def test_folds_are_equal_and_follow_the_row_not_its_place(draw) -> None:
     logits, labels = (torch.from_numpy(a) for a in draw(101, 4, seed=31))
-    fold = _folds(logits, labels, 5, 0)
+    fold = fold_of(logits, labels, 5, 0)
     assert sorted(np.bincount(fold.numpy())) == [20, 20, 20, 20, 21]
     order = torch.randperm(101, generator=torch.Generator().manual_seed(3))
-    assert torch.equal(_folds(logits[order], labels[order], 5, 0), fold[order])
-    assert not torch.equal(_folds(logits, labels, 5, 1), fold)
-    assert torch.equal(_folds(logits.float(), labels, 5, 0), _folds(logits.float().double(), labels, 5, 0))
+    assert torch.equal(fold_of(logits[order], labels[order], 5, 0), fold[order])
+    assert not torch.equal(fold_of(logits, labels, 5, 1), fold)
+    assert torch.equal(fold_of(logits.float(), labels, 5, 0), fold_of(logits.float().double(), labels, 5, 0))
 
 
 def test_one_candidate_is_taken_where_it_helps(draw) -> None:

@@ -9,12 +9,13 @@ import torch
 from sklearn.isotonic import IsotonicRegression
 from torch import Tensor
 
-from calibrant.calibrators.held_out import best_share, row_keys
+from calibrant.calibrators.held_out import best_share
 from calibrant.calibrators.isotonic import Isotonic
 from calibrant.calibrators.lookup import halved
 from calibrant.calibrators.temperature import Temperature
 from calibrant.core.binning import width_index
 from calibrant.core.calibration import Top
+from calibrant.core.rows import row_keys
 from calibrant.metrics import ECE, NLL, Brier
 
 Data = tuple[Tensor, Tensor]

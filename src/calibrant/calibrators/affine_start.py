@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from calibrant.calibrators.held_out import row_keys
 from calibrant.core.calibration import warn
 from calibrant.core.numerics import working_dtype
+from calibrant.core.rows import row_keys
 from calibrant.core.temperature import FARTHEST, fit_temperature
 
 
@@ -38,7 +38,7 @@ class Start:
 
 def in_one_order(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     """The rows in an order of their content: sums and the path of a solver then have the same bits in any order."""
-    order = row_keys(logits, labels.long()).argsort(stable=True)
+    order = row_keys(logits, labels).argsort(stable=True)
     return logits[order], labels[order]
 
 

@@ -7,7 +7,6 @@ import warnings
 from dataclasses import dataclass, replace
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from calibrant.calibrators.identity import Identity
@@ -15,7 +14,7 @@ from calibrant.core.calibration import CalibrationWarning, Fitted, Procedure, Sc
 from calibrant.core.chain import calibrator
 from calibrant.core.errors import CalibrantError, SpecError
 from calibrant.core.registry import register
-from calibrant.core.rows import row_keys
+from calibrant.core.rows import fold_of
 from calibrant.core.spec import split_specs
 
 Array = np.ndarray
@@ -72,7 +71,7 @@ class Auto(Procedure):
             few = f"auto: {len(labels)} rows are too few for {self.folds} folds, so identity is taken"
             return replace(fitted, notes=(few,))
         specs = split_specs(self.candidates)
-        fold = _folds(logits, labels, self.folds, self.seed)
+        fold = fold_of(logits, labels, self.folds, self.seed)
         loss = {"identity": _log_loss(logits, labels)}
         failed = []
         for spec, procedure in zip(specs, self.procedures, strict=True):
@@ -83,14 +82,6 @@ class Auto(Procedure):
         chosen, notes = _choose(loss, self.folds, failed)
         fitted = calibrator(chosen).settle(logits, labels)
         return replace(fitted, notes=(*notes, *fitted.notes))
-
-
-def _folds(logits: Tensor, labels: Tensor, folds: int, seed: int) -> Tensor:
-    """Folds of equal size by the rank of a row's key; rows that are equal are alike, so their places do not matter."""
-    order = row_keys(logits, labels, seed).argsort(stable=True)
-    fold = torch.empty_like(order)
-    fold[order] = torch.arange(len(order), device=order.device) % folds
-    return fold
 
 
 def _held_out(procedure: Procedure, logits: Tensor, labels: Tensor, fold: Tensor, folds: int) -> Array:

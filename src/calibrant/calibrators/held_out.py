@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from calibrant.core.calibration import State
+from calibrant.core.rows import row_keys
 
 _ENOUGH = 1 << 22  # scores on which a share is judged
 _ROUNDS = 30  # halvings of an interval of length 1
@@ -53,26 +54,3 @@ def best_share(h: Tensor, p: Tensor, rows: int) -> float:
         slope = float(((h - p) / (p + middle * (h - p))).mean()) - 1 / (rows * (1 - middle))
         low, high = (middle, high) if slope > 0 else (low, middle)
     return math.floor(low * _UNITS) / _UNITS
-
-
-def row_keys(logits: Tensor, labels: Tensor) -> Tensor:
-    """A number from 0 to 2**62 for each row, made of its content: equal wherever the row stands and however it is kept.
-
-    Float64 logits count in float32, so that a file in either precision is divided into the same halves.
-    """
-    keys = labels.clone()
-    step = max(1, (1 << 20) // logits.shape[1])
-    place = torch.arange(1, logits.shape[1] + 1, device=logits.device)
-    odd = _mixed(place) | 1
-    for first in range(0, len(logits), step):
-        rows = slice(first, first + step)
-        bits = (logits[rows].float() + 0.0).view(torch.int32)
-        keys[rows] += (bits.long() * odd).sum(1)
-    return (_mixed(keys) >> 1) & ((1 << 62) - 1)
-
-
-def _mixed(values: Tensor) -> Tensor:
-    """Steps that spread what differs in one bit over all of them (int64 arithmetic wraps around)."""
-    values = (values ^ ((values >> 30) & ((1 << 34) - 1))) * -4658895280553007687
-    values = (values ^ ((values >> 27) & ((1 << 37) - 1))) * -7723592293110705685
-    return values ^ ((values >> 31) & ((1 << 33) - 1))

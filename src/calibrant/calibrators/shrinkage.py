@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from calibrant.calibrators.affine_start import Start
-from calibrant.calibrators.held_out import row_keys
 from calibrant.calibrators.softmax_fit import approach, minimise
 from calibrant.calibrators.softmax_loss import Penalty, Problem, problem
 from calibrant.core.errors import CalibrantError
+from calibrant.core.rows import fold_of
 
 VARIANCES = (1e-3, 1e-2, 1e-1, 1.0, 10.0)
 """How much variance each part of a matrix may add to a calibrated logit, from near temperature scaling to free."""
@@ -31,7 +31,7 @@ def by_cross_validation(
     n = len(labels)
     if n < 2 * count:
         return start.theta
-    where = _folds(start.x, labels, count)
+    where = fold_of(start.x, labels, count)
     parts = [(_part(start, labels, where != fold), where == fold) for fold in range(count)]
     thetas = [start.theta] * count
     plain = best = _losses(start, labels, thetas, [held for _, held in parts])
@@ -56,18 +56,6 @@ def check_folds(folds: int) -> None:
     """Refuse a number of folds that is none."""
     if not 2 <= folds <= 100:
         raise CalibrantError(f"folds must lie between 2 and 100, not {folds}")
-
-
-def _folds(x: Tensor, labels: Tensor, count: int) -> Tensor:
-    """The fold of each row, by what it holds and not by where it stands.
-
-    Classes are not dealt evenly: their shares in one fold would then tell those in another, and intercepts that follow
-    the noise of the shares would seem to be a gain.
-    """
-    by_key = row_keys(x, labels.long()).argsort(stable=True)
-    found = torch.empty_like(by_key)
-    found[by_key] = torch.arange(len(labels), device=labels.device) % count
-    return found
 
 
 def _part(start: Start, labels: Tensor, rows: Tensor) -> Problem:
