@@ -61,6 +61,9 @@ def verdict(judge: str, need: str = "all", **ece: list[float]) -> str:
         ('["ece raw: focal < ce", "ece raw: brier < ce"]', "most", "undecided"),
         ('"ece raw: ce > 0"', "all", "holds"),
         ('"ece raw: ce < 0.04"', "all", "fails"),
+        ('"ece raw: ce < focal + 0.03"', "all", "holds"),
+        ('"ece raw: ce < focal + 0.01"', "all", "fails"),
+        ('"ece raw: focal < ce - 0.03"', "all", "fails"),
         ('"temperature after temperature: ce > 0.4"', "all", "holds"),
     ],
 )
@@ -78,6 +81,14 @@ def test_one_seed_decides_nothing_and_missing_seeds_are_left_out_in_pairs() -> N
     assert row["n"] == 3
     assert row["p"] == pytest.approx(oracle.pvalue, rel=1e-9)
     assert verdict('"ece raw: focal < ce"', focal=[], ce=[]) == "undecided"
+
+
+def test_a_margin_is_part_of_the_difference() -> None:
+    found = study('"ece raw: focal < ce + 0.01"')
+    document = answer(found, records(found, {"ce": HIGH, "focal": LOW, "brier": MIXED}))
+    row = document["claims"][0]["comparisons"][0]
+    assert row["difference"] == pytest.approx(sum(LOW) / 5 - sum(HIGH) / 5 - 0.01)
+    assert "ece(bins=15) raw: focal < ce + 0.01" in markdown(document)
 
 
 def test_many_comparisons_are_corrected() -> None:

@@ -72,6 +72,7 @@ def _compared(grid: Grid, claim: Claim, numbers: Numbers) -> Iterator[dict[str, 
                     "left": each.left,
                     "sign": "<" if each.less else ">",
                     "right": each.right,
+                    "margin": each.margin,
                     **asdict(found),
                     "interval": None if found.interval is None else list(found.interval),
                 }
@@ -82,10 +83,11 @@ def _rest(at: At, axis: str) -> At:
 
 
 def _difference(grid: Grid, each: Comparison, rest: At, numbers: Numbers) -> Difference:
-    """Left minus right over the seeds that both have."""
+    """Left minus right and its margin, over the seeds that both have."""
     left = values(numbers, _place(grid, rest, each.axis, each.left), each.quantity)
     if isinstance(each.right, str):
         right = values(numbers, _place(grid, rest, each.axis, each.right), each.quantity)
+        right = {seed: value + each.margin for seed, value in right.items()}
     else:
         right = dict.fromkeys(left, each.right)
     seeds = sorted(set(left) & set(right))

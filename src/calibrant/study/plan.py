@@ -58,13 +58,17 @@ class Quantity:
 
 @dataclass(frozen=True)
 class Comparison:
-    """`ece after temperature: ce < label_smoothing`: a level against another, or against a number."""
+    """`ece after temperature: ce < label_smoothing`: a level against another, or against a number.
+
+    `error raw: focal < ce + 0.01` has a margin: that focal is at most a point worse.
+    """
 
     quantity: Quantity
     axis: str
     left: str
     less: bool
     right: str | float
+    margin: float
     on: Mapping[str, tuple[str, ...]]
 
 

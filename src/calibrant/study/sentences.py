@@ -20,6 +20,7 @@ from calibrant.study.source import Table
 _WRITE = "write 'ece after temperature: ce < label_smoothing'"
 _QUANTITY = re.compile(r"(?P<name>.+?)\s+(?:(?P<raw>raw)|after\s+(?P<after>\S+))")
 _SIDES = re.compile(r"(?P<left>[^<>]+)(?P<sign>[<>])(?P<right>[^<>]+?)(?:\s+on\s+(?P<on>[^<>]+))?")
+_MARGIN = re.compile(r"(?P<level>\S+) (?P<sign>[+-]) (?P<size>\d*\.?\d+)")
 
 
 def read_claim(table: Table, study: Study) -> Claim:
@@ -56,11 +57,11 @@ def compared(sentence: str, study: Study) -> list[Comparison]:
     found = []
     for left in lefts:
         axis = study.axis_of(left)
-        for right in rights:
+        for right, margin in rights:
             if isinstance(right, str) and (right not in axis.levels or right == left):
                 raise SpecError(f"{left!r} and {right!r} are not two levels of one axis")
             on = _parts(sides["on"], study, axis)
-            found.append(Comparison(quantity, axis.name, left, sides["sign"] == "<", right, on))
+            found.append(Comparison(quantity, axis.name, left, sides["sign"] == "<", right, margin, on))
     return found
 
 
@@ -186,9 +187,12 @@ def _level(text: str, study: Study) -> str:
     return text
 
 
-def _right(text: str, study: Study) -> str | float:
-    """A number, or a level."""
+def _right(text: str, study: Study) -> tuple[str | float, float]:
+    """A number, or a level with the margin that stands after it."""
     try:
-        return float(text)
+        return float(text), 0.0
     except ValueError:
-        return _level(text, study)
+        found = _MARGIN.fullmatch(text)
+    if found is None:
+        return _level(text, study), 0.0
+    return _level(found["level"], study), float(found["sign"] + found["size"])

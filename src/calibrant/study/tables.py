@@ -85,6 +85,9 @@ def comparison_rows(document: Mapping[str, Any]) -> Rows:
             unit: Unit = units.get(each["quantity"], "")
             after = "raw" if each["calibrator"] == "raw" else f"after {each['calibrator']}"
             right = each["right"] if isinstance(each["right"], str) else f"{each['right']:g}"
+            right += (
+                f" {'+' if each['margin'] > 0 else '-'} {abs(each['margin']):g}" if each["margin"] else ""
+            )
             said = f"{each['quantity']} {after}: {each['left']} {each['sign']} {right}"
             where = " ".join(level for name, level in each["at"].items() if len(document["axes"][name]) > 1)
             gap, ends, p = each["difference"], each["interval"], each["p_holm"]
