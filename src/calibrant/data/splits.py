@@ -62,5 +62,7 @@ def sizes(rows: int, scheme: str) -> tuple[int, int, int]:
     parts = [int(part) for part in scheme.split(":")]
     val, meta = (rows * part // sum(parts) for part in (parts[1], parts[2] if len(parts) == 3 else 0))
     if not val or (len(parts) == 3 and not meta) or val + meta == rows:
-        raise SpecError(f"{rows:,} rows are too few for the scheme {scheme}: a part would be empty")
+        raise SpecError(
+            f"{rows:,} row{'s are' * (rows != 1) or ' is'} too few for the scheme {scheme}: a part would be empty"
+        )
     return rows - val - meta, val, meta
