@@ -60,6 +60,8 @@ def verdict(judge: str, need: str = "all", **ece: list[float]) -> str:
         ('["ece raw: ce < focal", "ece raw: brier < ce"]', "most", "fails"),
         ('["ece raw: focal < ce", "ece raw: brier < ce"]', "most", "undecided"),
         ('"ece raw: ce > 0"', "all", "holds"),
+        ('"error raw < ece after temperature: ce, focal"', "all", "holds"),
+        ('"error raw > ece after temperature: ce"', "all", "fails"),
         ('"ece raw: ce < 0.04"', "all", "fails"),
         ('"ece raw: ce < focal + 0.03"', "all", "holds"),
         ('"ece raw: ce < focal + 0.01"', "all", "fails"),
@@ -89,6 +91,10 @@ def test_a_margin_is_part_of_the_difference() -> None:
     row = document["claims"][0]["comparisons"][0]
     assert row["difference"] == pytest.approx(sum(LOW) / 5 - sum(HIGH) / 5 - 0.01)
     assert "ece(bins=15) raw: focal < ce + 0.01" in markdown(document)
+    found = study('"error raw < ece after temperature: ce"')
+    document = answer(found, records(found, {"ce": HIGH, "focal": LOW, "brier": MIXED}))
+    assert "error raw < ece(bins=15) after temperature: ce" in markdown(document)
+    assert document["claims"][0]["comparisons"][0]["difference"] == pytest.approx(-0.9 * sum(HIGH) / 5)
 
 
 def test_many_comparisons_are_corrected() -> None:

@@ -73,6 +73,7 @@ def _compared(grid: Grid, claim: Claim, numbers: Numbers) -> Iterator[dict[str, 
                     "sign": "<" if each.less else ">",
                     "right": each.right,
                     "margin": each.margin,
+                    "against": {"quantity": each.against.name, "calibrator": each.against.calibrator},
                     **asdict(found),
                     "interval": None if found.interval is None else list(found.interval),
                 }
@@ -86,7 +87,7 @@ def _difference(grid: Grid, each: Comparison, rest: At, numbers: Numbers) -> Dif
     """Left minus right and its margin, over the seeds that both have."""
     left = values(numbers, _place(grid, rest, each.axis, each.left), each.quantity)
     if isinstance(each.right, str):
-        right = values(numbers, _place(grid, rest, each.axis, each.right), each.quantity)
+        right = values(numbers, _place(grid, rest, each.axis, each.right), each.against)
         right = {seed: value + each.margin for seed, value in right.items()}
     else:
         right = dict.fromkeys(left, each.right)

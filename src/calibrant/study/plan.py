@@ -60,7 +60,8 @@ class Quantity:
 class Comparison:
     """`ece after temperature: ce < label_smoothing`: a level against another, or against a number.
 
-    `error raw: focal < ce + 0.01` has a margin: that focal is at most a point worse.
+    `error raw: focal < ce + 0.01` has a margin: that focal is at most a point worse. `ece after temperature < ece raw:
+    ce` compares two quantities of one level: `against` is the other.
     """
 
     quantity: Quantity
@@ -69,6 +70,7 @@ class Comparison:
     less: bool
     right: str | float
     margin: float
+    against: Quantity
     on: Mapping[str, tuple[str, ...]]
 
 

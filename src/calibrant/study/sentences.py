@@ -2,6 +2,7 @@
 
 ece after temperature: ce < label_smoothing, focal on cifar10
 overconfidence raw: ce > 0
+ece after temperature < ece raw: ce
 """
 
 from __future__ import annotations
@@ -48,6 +49,8 @@ def read_claim(table: Table, study: Study) -> Claim:
 def compared(sentence: str, study: Study) -> list[Comparison]:
     """Every pair of levels that a sentence compares."""
     head, colon, tail = sentence.rpartition(":")
+    if colon and ("<" in head or ">" in head):
+        return _before_and_after(head, tail, study)
     sides = _SIDES.fullmatch(tail.strip())
     if not colon or sides is None:
         raise SpecError(f"cannot read the claim {sentence!r}; {_WRITE}")
@@ -61,7 +64,23 @@ def compared(sentence: str, study: Study) -> list[Comparison]:
             if isinstance(right, str) and (right not in axis.levels or right == left):
                 raise SpecError(f"{left!r} and {right!r} are not two levels of one axis")
             on = _parts(sides["on"], study, axis)
-            found.append(Comparison(quantity, axis.name, left, sides["sign"] == "<", right, margin, on))
+            found.append(
+                Comparison(quantity, axis.name, left, sides["sign"] == "<", right, margin, quantity, on)
+            )
+    return found
+
+
+def _before_and_after(head: str, tail: str, study: Study) -> list[Comparison]:
+    """Two quantities at each of the levels."""
+    less = "<" in head
+    one, _, two = head.partition("<" if less else ">")
+    quantity, against = quantity_of(one.strip(), study), quantity_of(two.strip(), study)
+    listed, _, where = tail.partition(" on ")
+    found = []
+    for level in (_level(text, study) for text in _listed(listed)):
+        axis = study.axis_of(level)
+        on = _parts(where, study, axis)
+        found.append(Comparison(quantity, axis.name, level, less, level, 0.0, against, on))
     return found
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from calibrant.core.display import Unit, interval, number
 from calibrant.study.answer import quantities
 from calibrant.study.grid import Grid
+from calibrant.study.plan import Quantity
 from calibrant.study.store import Record
 
 Rows = list[list[str]]
@@ -83,12 +84,7 @@ def comparison_rows(document: Mapping[str, Any]) -> Rows:
     for claim in document["claims"]:
         for each in claim["comparisons"]:
             unit: Unit = units.get(each["quantity"], "")
-            after = "raw" if each["calibrator"] == "raw" else f"after {each['calibrator']}"
-            right = each["right"] if isinstance(each["right"], str) else f"{each['right']:g}"
-            right += (
-                f" {'+' if each['margin'] > 0 else '-'} {abs(each['margin']):g}" if each["margin"] else ""
-            )
-            said = f"{each['quantity']} {after}: {each['left']} {each['sign']} {right}"
+            said = sentence(each)
             where = " ".join(level for name, level in each["at"].items() if len(document["axes"][name]) > 1)
             gap, ends, p = each["difference"], each["interval"], each["p_holm"]
             numbers = [
@@ -98,6 +94,16 @@ def comparison_rows(document: Mapping[str, Any]) -> Rows:
             ]
             rows.append([claim["id"], said, where, str(each["n"]), *numbers, each["verdict"]])
     return rows
+
+
+def sentence(each: Mapping[str, Any]) -> str:
+    """A comparison as a claim writes it."""
+    one, two = (Quantity(side["quantity"], side["calibrator"]) for side in (each, each["against"]))
+    if one != two:
+        return f"{one} {each['sign']} {two}: {each['left']}"
+    right = each["right"] if isinstance(each["right"], str) else f"{each['right']:g}"
+    right += f" {'+' if each['margin'] > 0 else '-'} {abs(each['margin']):g}" if each["margin"] else ""
+    return f"{one}: {each['left']} {each['sign']} {right}"
 
 
 def published_rows(document: Mapping[str, Any]) -> Rows:
