@@ -183,7 +183,7 @@ def test_shipped_studies_are_whole_at_every_scale(name: str) -> None:
 
 def test_document_002_is_there_in_full() -> None:
     study = load("calibratable")
-    assert sum(len(row.values) for row in study.published) == 4 * 4 * 5
+    assert sum(len(row.values) for row in study.published) == 4 * 4 * 5  # datasets, losses, rows
     full = grid(study, {"scale": "full"})
     losses = {point.at: point.run.loss for point in full.points}
     chosen = {at[0][1] + " " + at[1][1]: loss for at, loss in losses.items()}
@@ -191,3 +191,11 @@ def test_document_002_is_there_in_full() -> None:
     assert chosen["cifar10 l1_norm"] == "ce + 0.05*lp_norm(p=1)"
     assert chosen["20newsgroups focal"] == "focal(gamma=5, detach=False)"
     assert full.points[0].run.recipe.epochs == 200
+
+
+def test_document_000_has_the_rows_that_need_no_meta_regulariser() -> None:
+    study = load("usual-losses")
+    assert sum(len(row.values) for row in study.published) == 6 * (8 + 8 + 6)  # metrics, rows of each dataset
+    point = next(p for p in grid(study, {"scale": "full"}).points if p.label == "cifar100 mixup, seed 0")
+    assert point.run.augment == "mixup(alpha=1)"
+    assert (point.run.recipe.epochs, point.run.recipe.select) == (350, "error")
