@@ -106,6 +106,11 @@ def test_a_network_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         "from torch import nn\n"
         "def linear(shape, classes):\n    return nn.Linear(shape.size[0], classes)\n"
         "def wrong(shape, classes):\n    return 3\n"
+        "def broken(shape, classes):\n    raise KeyError('width')\n"
+        "def more(shape, classes):\n    return nn.Linear(shape.size[0], classes + 1)\n"
+        "def other(shape, classes):\n    return nn.Linear(shape.size[0] + 1, classes)\n"
+        "def still(shape, classes):\n    return nn.Softmax(1)\n"
+        "def lazy(shape, classes):\n    return nn.LazyLinear(classes)\n"
         "number = 3\n"
     )
     plain = [
@@ -121,12 +126,18 @@ def test_a_network_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert done.exit_code == 0, done.stderr
     assert 'model = "my_networks:linear"' in Path("run/run.toml").read_text()
     for model, message in [
-        ("my_networks:wrong", "gave a int, and no torch.nn.Module"),
-        ("my_networks:number", "is a int; give a function of (shape, classes)"),
+        ("my_networks:wrong", "gave 3, and no torch.nn.Module"),
+        ("my_networks:broken", "my_networks:broken fails: KeyError: 'width'"),
+        ("my_networks:more", "Linear gives torch.float32 [2, 4] for 2 rows of 3 classes, not logits [2, 3]"),
+        ("my_networks:other", "Linear fails on inputs of shape [3]: mat1 and mat2"),
+        ("my_networks:still", "Softmax has no parameter that can be trained"),
+        ("my_networks:number", "is 3; give a function of (shape, classes)"),
         ("my_networks:nothing", "has no 'nothing'"),
         ("no_such_module:make", "cannot import no_such_module"),
     ]:
         assert_refused(invoke(*plain, "--model", model, "--out", "other"), message)
+    lazy = invoke(*plain, "--model", "my_networks:lazy", "--out", "other")  # what was refused holds no place
+    assert lazy.exit_code == 0, lazy.stderr
 
 
 @pytest.mark.parametrize(

@@ -156,14 +156,17 @@ def _factory(path: str) -> Model:
     except AttributeError:
         raise InputError(f"--model {path}: the module {name} has no {attribute!r}") from None
     if not callable(made):
-        raise InputError(f"--model {path} is a {type(made).__name__}; give a function of (shape, classes)")
+        raise InputError(f"--model {path} is {made!r:.60}; give a function of (shape, classes)")
 
     @dataclass(frozen=True)
     class Own:
         def make(self, shape: InputShape, classes: int) -> nn.Module:
-            network = made(shape, classes)
+            try:
+                network = made(shape, classes)
+            except Exception as error:
+                raise InputError(f"--model {path} fails: {type(error).__name__}: {error}") from error
             if not isinstance(network, nn.Module):
-                raise InputError(f"--model {path} gave a {type(network).__name__}, and no torch.nn.Module")
+                raise InputError(f"--model {path} gave {network!r:.60}, and no torch.nn.Module")
             return network
 
     return Own()
@@ -174,6 +177,7 @@ def told(run: Run) -> Iterator[Callable[[Report], None] | None]:
     """A bar on standard error, or a plain line for each epoch where that is no terminal; one process speaks."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn
+    from rich.table import Column
 
     from calibrant.train.parallel import is_first_process
 
@@ -185,10 +189,11 @@ def told(run: Run) -> Iterator[Callable[[Report], None] | None]:
         yield lambda at: typer.echo(_line(at), err=True) if at.done else None
         return
     bar = Progress(
-        TextColumn("epoch {task.fields[epoch]}/" + str(run.recipe.epochs)),
+        TextColumn("epoch {task.fields[epoch]}/" + str(run.recipe.epochs), table_column=Column(no_wrap=True)),
         BarColumn(bar_width=20),
-        TextColumn("{task.fields[text]}"),
+        TextColumn("{task.fields[text]}", table_column=Column(ratio=1, no_wrap=True, overflow="ellipsis")),
         console=console,
+        expand=True,
         transient=True,
     )
     task = bar.add_task("", total=run.recipe.epochs, epoch=1, text="preparing")

@@ -21,6 +21,7 @@ from calibrant.core.place import Place
 from calibrant.core.registry import lookup
 from calibrant.core.samples import Dataset, Model
 from calibrant.core.spec import build, canonical, make, parse
+from calibrant.data.splits import sizes
 from calibrant.train.recipe import Recipe, recipe
 
 META_OBJECTIVE = "ce + 0.5*sece"
@@ -58,6 +59,7 @@ class Run:
         for name in ("seed", "split_seed"):
             if getattr(self, name) < 0:
                 raise SpecError(f"{name} is 0 or more, not {getattr(self, name)}")
+        sizes(10**6, self.split)  # which says what no scheme is
         object.__setattr__(self, "data", canonical(self.dataset))
         object.__setattr__(self, "loss", str(self.objective))
         object.__setattr__(self, "augment", " + ".join(canonical(piece) for piece in self.augmentations))

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from calibrant.core.errors import CalibrantError, InputError
 from calibrant.core.objective import Objective, State
+from calibrant.core.place import show
 from calibrant.core.samples import Model, Published, Samples
 from calibrant.data.splits import Splits, split
 from calibrant.losses.mixup import Mixup
@@ -91,7 +92,7 @@ def open_session(
         raise InputError("mixup mixes numbers, and a text is a row of tokens; leave it out")
     check_objective(run.objective, classes, soft=mixup is not None)
     torch.manual_seed(epoch_seed(run.seed, 0, "weights"))
-    network = model.make(published.shape, classes).to(device)
+    network = tried(model.make(published.shape, classes), preparation, splits.train, classes, device)
     if published.shape.kind == "image":
         network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     predictor = copy.deepcopy(network) if recipe.average else network
@@ -135,6 +136,33 @@ def open_session(
         best,
         pruning,
     )
+
+
+def tried(
+    network: nn.Module, preparation: Preparation, train: Samples, classes: int, device: torch.device
+) -> nn.Module:
+    """The network on its device, after a look at two rows: lazy layers get their sizes, a wrong output is refused."""
+    network = network.to(device).eval()
+    name = type(network).__name__
+    try:
+        with torch.no_grad():
+            found = network(preparation(train.inputs[:2]))
+    except CalibrantError:
+        raise
+    except Exception as error:
+        shape = list(train.inputs.shape[1:])
+        raise InputError(f"{name} fails on inputs of shape {shape}: {show(error, 200)}") from error
+    wanted = (min(2, len(train)), classes)
+    if not isinstance(found, Tensor) or tuple(found.shape) != wanted or not found.is_floating_point():
+        given = (
+            f"{found.dtype} {list(found.shape)}" if isinstance(found, Tensor) else f"a {type(found).__name__}"
+        )
+        raise InputError(
+            f"{name} gives {given} for {wanted[0]} rows of {classes} classes, not logits {list(wanted)}"
+        )
+    if not any(p.requires_grad for p in network.parameters()):
+        raise InputError(f"{name} has no parameter that can be trained")
+    return network.train()
 
 
 def begun_learner(
