@@ -144,6 +144,16 @@ def test_settings_that_cannot_be(settings: dict[str, str], message: str) -> None
         grid(read(TOY, "toy"), settings)
 
 
+def test_settings_that_need_each_other_may_stand_in_different_places() -> None:
+    text = TOY.replace('focal = "focal(gamma=3)"', 'focal = { loss = "focal", meta = "gamma_net" }')
+    point = grid(read(text, "toy")).points[2]
+    assert point.run.meta.startswith("gamma_net(")
+    with pytest.raises(CalibrantError, match=r"line 16: no meta-regulariser 'gama_net'; did you mean"):
+        read(text.replace("gamma_net", "gama_net"), "toy")
+    with pytest.raises(CalibrantError, match="toy, focal: ce has no term 'focal'"):
+        grid(read(text.replace('loss = "focal", meta', 'loss = "ce", meta'), "toy"))
+
+
 def test_two_levels_that_are_one_run_are_refused() -> None:
     with pytest.raises(CalibrantError, match="ce, seed 0 and focal, seed 0 are the same run"):
         grid(read(TOY.replace('"focal(gamma=3)"', '"ce"'), "toy"))

@@ -11,7 +11,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from calibrant.core.errors import SpecError, nearest
+from calibrant.core.errors import CalibrantError, SpecError, nearest
+from calibrant.core.objective import objective
+from calibrant.core.spec import build
 from calibrant.study.plan import At, Scale, Settings, Study, Value
 from calibrant.train.recipe import recipe
 from calibrant.train.run import Run, changed, to_toml
@@ -117,10 +119,23 @@ def grid(study: Study, settings: Mapping[str, str] | None = None) -> Grid:
     points = []
     levels = [[(axis.name, level) for level in axis.levels] for axis in study.axes]
     for at in itertools.product(*levels):
-        plain = settled({**_merged(study, scale, at), **given})
+        try:
+            plain = settled({**_merged(study, scale, at), **given})
+        except CalibrantError as error:
+            raise SpecError(f"{study.name}, {' '.join(level for _, level in at)}: {error}") from None
         points += [Point(at, seed, replace(plain, seed=seed)) for seed in seeds]
     _check_different(points)
     return Grid(study, scale, seeds, given, tuple(points))
+
+
+def check(key: str, value: Value) -> None:
+    """Refuse a setting that is wrong whatever stands beside it; what goes with what is seen in the whole run."""
+    if key == "meta" and isinstance(value, str) and value.strip():
+        build(value, "meta")
+    elif key == "meta_objective" and isinstance(value, str) and value.strip():
+        objective(value)
+    else:
+        settled({key: value})
 
 
 def settled(settings: Settings) -> Run:

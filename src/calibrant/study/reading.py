@@ -13,7 +13,7 @@ from calibrant.core.files import opened
 from calibrant.core.place import Place
 from calibrant.core.spec import canonical
 from calibrant.metrics.evaluate import metric
-from calibrant.study.grid import settled
+from calibrant.study.grid import check
 from calibrant.study.plan import Axis, Scale, Settings, Study, Value, Where
 from calibrant.study.sentences import conditions, read_claim, read_published
 from calibrant.study.source import Source, Table
@@ -38,7 +38,7 @@ def load(name: str | Path) -> Study:
             )
         path = SHIPPED / f"{name}.toml"
     place = Place(str(path))
-    with opened(path, place) as file:
+    with opened(path, place, "one TOML file") as file:
         try:
             text = file.read().decode("utf-8")
         except UnicodeDecodeError:
@@ -96,7 +96,7 @@ def _settings(table: Table) -> dict[str, Value]:
                 key,
             )
         try:
-            settled({key: value})
+            check(key, value)
         except CalibrantError as error:
             table.refuse(str(error), key)
         found[key] = value
