@@ -420,6 +420,13 @@ def test_what_was_loaded_survives_its_file(fitted: Fitted, tmp_path: Path, draw)
     assert torch.equal(found(logits).confidence, before)
 
 
+def test_a_directory_is_told_what_is_wanted_instead(tmp_path: Path) -> None:
+    (tmp_path / "predictions").mkdir()
+    (tmp_path / "predictions" / "test.npz").write_bytes(b"no calibrator, so it must not be advised")
+    with pytest.raises(InputError, match=r"this is a directory; give a calibrator file$"):
+        cal.load_calibrator(tmp_path)
+
+
 def test_nothing_is_left_where_it_cannot_be_written(fitted: Fitted, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="there is no directory"):
         fitted.save(tmp_path / "nowhere" / "cal")

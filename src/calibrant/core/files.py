@@ -13,12 +13,10 @@ from calibrant.core.place import Place
 
 
 @contextmanager
-def opened(path: Path, place: Place) -> Iterator[BinaryIO]:
-    """A file opened for reading that is there, may be read and is not empty."""
+def opened(path: Path, place: Place, wanted: str = "one file") -> Iterator[BinaryIO]:
+    """A file opened for reading that is there, may be read and is not empty; a directory is told what is `wanted`."""
     if path.is_dir():
-        run = path / "predictions" / "test.npz"
-        hint = f"did you mean {run}" if run.is_file() else "give one file: .npz, .parquet or .csv"
-        place.refuse(f"this is a directory; {hint}")
+        place.refuse(f"this is a directory; give {wanted}")
     try:
         file = path.open("rb")
     except FileNotFoundError:

@@ -22,6 +22,10 @@ EXTENSIONS = (".npz", ".parquet", ".csv")
 def read(path: Path) -> Content:
     """The content of a file, with the arrays as they are stored and not yet checked for their values."""
     place = Place(str(path))
+    if path.is_dir():
+        run = path / "predictions" / "test.npz"
+        hint = f"did you mean {run}" if run.is_file() else "give one file: .npz, .parquet or .csv"
+        place.refuse(f"this is a directory; {hint}")
     match extension_of(path, place):
         case ".npz":
             return npz.read(path, place)
@@ -65,7 +69,7 @@ def extension_of(path: Path, place: Place) -> str:
     if extension in EXTENSIONS:
         return extension
     if path.is_dir():
-        return ".npz"  # what opens it says that it is a directory
+        return ".npz"  # what writes it says that it is a directory
     if extension in (".pt", ".pth", ".pkl", ".pickle", ".joblib"):
         place.refuse(
             "a pickle can run code and is never loaded; save with np.savez(path, logits=..., labels=...)"

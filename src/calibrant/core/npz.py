@@ -59,7 +59,7 @@ def members(
     path: Path, place: Place, choice: Callable[[list[str]], Mapping[str, str]]
 ) -> tuple[dict[str, Array], str | None]:
     """The members that are chosen, from their stored names, under names of one's own; and the text of `meta`."""
-    with opened(path, place) as file:
+    with opened(path, place, "one npz file") as file:
         _recognise(file, place)
         try:
             with zipfile.ZipFile(file) as archive:

@@ -57,7 +57,7 @@ def _in_order(data: bytes) -> bytes:
 def load_tensors(path: Path, kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Tensors and meta of a file that `save_tensors` wrote."""
     place = Place(str(path))
-    with opened(path, place) as file:
+    with opened(path, place, f"a {kind} file") as file:
         length, header = _header(file, place)
         about = _metadata(header, place)
         if about.get("calibrant") != kind:
