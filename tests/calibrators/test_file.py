@@ -440,3 +440,14 @@ def test_places_of_errors() -> None:
     with pytest.raises(InputError, match=r"a\.cal: .*no such file"):
         load_tensors(Path("a.cal"), "calibrator")
     assert Place("a.cal").source == "a.cal"
+
+
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf])
+def test_a_bad_row_is_not_looked_at_and_changes_no_other(fitted: Fitted, draw, bad: float) -> None:
+    logits, _ = draw(20, 3, seed=7)
+    before = fitted(logits).confidence
+    logits[4, 1] = bad
+    after = fitted(logits).confidence
+    others = torch.arange(20) != 4
+    assert torch.equal(after[others], before[others])
+    assert bool(after[4].isnan())

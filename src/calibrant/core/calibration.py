@@ -114,6 +114,8 @@ class Fitted:
     provenance: Mapping[str, Any] = field(default_factory=dict)
 
     def __call__(self, logits: ArrayLike) -> Tensor | Top:
+        """The map, applied. No value is looked at, so that it can be exported: a row with NaN or +inf comes
+        out as the arithmetic leaves it, often as NaN, and no other row is changed; the commands refuse it before."""
         given = as_floats(logits, "logits", 2, Place())
         if given.shape[1] != self.classes:
             raise InputError(
