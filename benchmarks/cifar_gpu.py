@@ -69,7 +69,6 @@ def table(found: dict[str, dict[str, Any]]) -> str:
         "ECE, %",
         "T",
         "ECE at T, %",
-        "s an epoch",
     ]
     rows = []
     for (model, called), each in groups.items():
@@ -85,7 +84,6 @@ def table(found: dict[str, dict[str, Any]]) -> str:
                 f"{100 * mean['ece']:.2f}",
                 f"{mean['temperature']:.2f}",
                 f"{100 * mean['ece_scaled']:.2f}",
-                f"{mean['epoch_seconds']:.2f}",
             ]
         )
     return markdown(head, rows)

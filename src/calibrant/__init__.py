@@ -9,7 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from calibrant import calibrators, data, losses, meta, metrics, models, surrogates
+    from calibrant import calibrators, data, losses, meta, metrics, models, study, surrogates
     from calibrant.core.calibrator_file import load_calibrator
     from calibrant.core.chain import calibrator
     from calibrant.core.contracts import Estimate, Null
@@ -49,7 +49,7 @@ _HOME = {
     "Run": "train.run",
     "Trained": "train.loop",
 }
-_ROOMS = {"calibrators", "data", "losses", "meta", "metrics", "models", "surrogates", "train"}
+_ROOMS = {"calibrators", "data", "losses", "meta", "metrics", "models", "study", "surrogates", "train"}
 
 __all__ = [
     "CalibrantError",
@@ -81,6 +81,7 @@ __all__ = [
     "metrics",
     "models",
     "recipe",
+    "study",
     "surrogates",
     "train",
 ]

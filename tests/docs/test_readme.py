@@ -36,6 +36,7 @@ PAGES = [
     "docs/models.md",
     "docs/training.md",
     "docs/interop.md",
+    "docs/studies.md",
     "docs/meta.md",
 ]
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
