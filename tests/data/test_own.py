@@ -16,7 +16,7 @@ import torch
 from PIL import Image
 
 from calibrant.core.errors import CalibrantError, InputError
-from calibrant.core.samples import Dataset
+from calibrant.core.samples import Dataset, InputShape
 from calibrant.core.spec import build, canonical
 from calibrant.data import CIFAR10, SVHN, FashionMNIST, Images, Npz, Parquet
 from calibrant.data.formats import folders
@@ -165,6 +165,67 @@ def test_two_orders_that_are_both_possible_are_refused(tmp_path: Path, noise: No
     np.savez(tmp_path / "own.npz", x_train=x, y_train=y, x_test=x, y_test=y)
     with pytest.raises(InputError, match="can be read as two kinds of images"):
         Npz(str(tmp_path / "own.npz")).load()
+
+
+Parts = dict[str, np.ndarray]
+
+
+@pytest.fixture
+def floats() -> Parts:
+    rows = np.random.default_rng(0).normal(size=(6, 5))
+    y = np.array([2, 0, 1, 1, 0, 2])
+    return {"x_train": rows[:4], "y_train": y[:4], "x_test": rows[4:], "y_test": y[4:]}
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, ">f8"])
+def test_an_npz_of_vectors(tmp_path: Path, floats: Parts, dtype: Any) -> None:
+    stored = {name: x.astype(dtype) if name[0] == "x" else x for name, x in floats.items()}
+    np.savez(tmp_path / "own.npz", **stored)
+    published = Npz(str(tmp_path / "own.npz")).load()
+    assert published.shape == InputShape("vector", (5,))
+    assert published.classes == ("0", "1", "2")
+    for part, name in ((published.train, "train"), (published.test, "test")):
+        assert part.inputs.dtype == torch.float32
+        np.testing.assert_array_equal(part.inputs.numpy(), stored[f"x_{name}"].astype(np.float32))
+        assert part.labels.tolist() == floats[f"y_{name}"].tolist()
+    assert published.test.ids.tolist() == [4, 5]
+
+
+def put(x: np.ndarray, row: int, value: float) -> np.ndarray:
+    x = x.copy()
+    x[row, 1] = value
+    return x
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("x_train", lambda x: x.astype(np.uint8), r"x_train is uint8 of shape \[4, 5\]; images need \[N, H, W\]"),
+        ("x_test", lambda x: x.astype(int), r"x_test is int64 of shape \[2, 5\]; .*\[N, D\] a floating dtype"),
+        ("x_test", lambda x: x[:, None], r"x_test is float64 of shape \[2, 1, 5\]; images need"),
+        ("x_train", lambda x: put(x, 2, np.nan), "train row 2 holds nan, and finite numbers"),
+        ("x_test", lambda x: put(x, 1, -np.inf), "test row 1 holds -inf, and finite numbers"),
+        ("x_train", lambda x: put(x, 3, 1e39), r"train row 3 holds 1e\+39, and finite numbers of float32"),
+        ("x_test", lambda x: x[:, :4], "training vectors have 5 numbers, test vectors 4"),
+        ("x_test", lambda x: x[:0], "there are no test vectors"),
+        ("y_train", lambda y: y[1:], "there are 4 train vectors and 3 labels; each vector needs one"),
+        ("y_test", lambda y: y - 1, "the label of test row 0 is -1"),
+        ("y_test", lambda y: y * 1.0, "one integer per vector is wanted"),
+    ],
+)  # fmt: skip
+def test_wrong_vectors_are_one_sentence(
+    tmp_path: Path, floats: Parts, name: str, change: Callable[[np.ndarray], np.ndarray], message: str
+) -> None:
+    np.savez(tmp_path / "own.npz", **{**floats, name: change(floats[name])})
+    with pytest.raises(InputError, match=message) as told:
+        Npz(str(tmp_path / "own.npz")).load()
+    assert "\n" not in str(told.value)
+
+
+def test_an_image_dataset_takes_no_vectors(tmp_path: Path, floats: Parts) -> None:
+    np.savez(tmp_path / "own.npz", **floats)
+    with pytest.raises(InputError, match=r"x_train has the shape \[4, 5\]"):
+        CIFAR10().read(tmp_path / "own.npz")
 
 
 def table(

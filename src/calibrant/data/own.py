@@ -1,4 +1,4 @@
-"""Images of one's own, read where they lie, each time anew: folders by class, a numpy archive, parquet files."""
+"""Data of one's own, read where they lie, each time anew: images by class, a numpy archive, parquet files."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from calibrant.core.errors import SpecError
 from calibrant.core.place import Place
 from calibrant.core.registry import register
 from calibrant.core.samples import Published
-from calibrant.data.formats import arrays, folders, hugging_face
+from calibrant.data.formats import arrays, folders, hugging_face, vectors
 from calibrant.data.formats.pictures import published, stock
 from calibrant.data.tree import tree
 
@@ -49,21 +49,26 @@ class Images:
 @register("datasets", "npz")
 @dataclass(frozen=True)
 class Npz:
-    """Images of your own in one numpy archive: `x_train`, `y_train`, `x_test`, `y_test`.
+    """Images or vectors of your own in one numpy archive: `x_train`, `y_train`, `x_test`, `y_test`.
 
-    `x` is uint8, 0 to 255, of shape [N, H, W], [N, H, W, C] or [N, C, H, W] with 1 or 3 channels; `y` holds integers
-    from 0. An id is the row in the file, test rows counted on from the size of train. Written without compression
-    (`numpy.savez`) and with the channels first, large arrays are mapped and not read. `mirrored=False` says that a
-    mirrored image would be another class.
+    Images are uint8, 0 to 255, of shape [N, H, W], [N, H, W, C] or [N, C, H, W] with 1 or 3 channels; vectors are
+    finite floats of shape [N, D], kept as float32 and not scaled. `y` holds integers from 0. An id is the row in the
+    file, test rows counted on from the size of train. Written without compression (`numpy.savez`) and images with the
+    channels first, large arrays are mapped and not read. `mirrored=False` says that a mirrored image would be another
+    class; vectors never are mirrored.
     """
 
     path: str
     mirrored: bool = True
 
     def load(self, data_dir: Path | None = None) -> Published:
-        """The images of the file; `data_dir` is not looked at."""
+        """The images or vectors of the file; `data_dir` is not looked at."""
         source = Path(self.path).expanduser()
-        return published(source.stem, stock(arrays.read(source), Place(str(source))))
+        place = Place(str(source))
+        found = arrays.held(source, place)
+        if found["x_train"].ndim == 2:
+            return published(source.stem, vectors.stock(found, place))
+        return published(source.stem, stock(arrays.pictures(found, place), place))
 
 
 @register("datasets", "parquet")

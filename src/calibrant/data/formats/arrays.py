@@ -20,6 +20,11 @@ NAMES = ("x_train", "y_train", "x_test", "y_test")
 def read(path: Path, channels: int | None = None) -> Pictures:
     """Images of uint8, [N, H, W], [N, H, W, C] or [N, C, H, W]: C is the side that is 1 or 3."""
     place = Place(str(path))
+    return pictures(held(path, place), place, channels)
+
+
+def held(path: Path, place: Place) -> dict[str, Array]:
+    """The four arrays, as they are stored."""
 
     def choice(found: list[str]) -> Mapping[str, str]:
         missing = [name for name in NAMES if name not in found]
@@ -28,7 +33,11 @@ def read(path: Path, channels: int | None = None) -> Pictures:
             place.refuse(f"there is no {missing[0]}; {', '.join(NAMES)} are wanted, and it holds {there}")
         return {name: name for name in NAMES}
 
-    arrays, _ = npz.members(path, place, choice)
+    return npz.members(path, place, choice)[0]
+
+
+def pictures(arrays: Mapping[str, Array], place: Place, channels: int | None = None) -> Pictures:
+    """The arrays as images."""
     train, test = (
         Part(_planes(arrays[f"x_{name}"], f"x_{name}", channels, place), arrays[f"y_{name}"])
         for name in ("train", "test")

@@ -38,17 +38,13 @@ def stock(
     found: Pictures, place: Place, shape: Shape | None = None, classes: tuple[str, ...] | None = None
 ) -> Stock:
     """What is kept of images, if they have the expected shape and classes, as far as one is expected."""
-    names = classes or found.classes or _numbered(found)
+    names = classes or found.classes or numbered(found.train.labels, found.test.labels)
     table = None
     if classes is not None and found.classes is not None:
         table = _same_classes(found, classes, place)
-    if not names:
-        place.refuse("there is no class in it")
     parts = {}
     for name, part in (("train", found.train), ("test", found.test)):
-        x, y = part.images, _whole(part.labels, name, place)
-        if not len(x):
-            place.refuse(f"there are no {name} images")
+        x = part.images
         if x.dtype != np.uint8 or x.ndim != 4:
             place.refuse(
                 f"the {name} images are {x.dtype} of shape {list(x.shape)}, and uint8 images are wanted, 0 to 255"
@@ -59,26 +55,42 @@ def stock(
             )
         if x.shape[1:] != found.train.images.shape[1:]:
             place.refuse(f"training images are {_size(found.train.images)}, test images are {_size(x)}")
-        if len(x) != len(y):
-            place.refuse(f"there are {len(x):,} {name} images and {len(y):,} labels; each image needs one")
-        if y.min() < 0 or y.max() >= len(names):
-            row = int(np.flatnonzero((y < 0) | (y >= len(names)))[0])
-            place.refuse(
-                f"the label of {name} row {row} is {y[row]}, and there are classes 0 to {len(names) - 1}"
-            )
+        y = labelled(len(x), part.labels, name, "image", len(names), place)
         parts[f"x_{name}"] = np.ascontiguousarray(x)
-        parts[f"y_{name}"] = (y if table is None else table[y]).astype(np.int64)
+        parts[f"y_{name}"] = y if table is None else table[y]
     return Stock(parts, names)
 
 
+def labelled(rows: int, labels: Array, name: str, noun: str, classes: int, place: Place) -> Array:
+    """The labels of so many images or vectors (`noun`), in int64: one for each of at least one row, each a class."""
+    y = _whole(labels, name, noun, place)
+    if not classes:
+        place.refuse("there is no class in it")
+    if not rows:
+        place.refuse(f"there are no {name} {noun}s")
+    if rows != len(y):
+        place.refuse(f"there are {rows:,} {name} {noun}s and {len(y):,} labels; each {noun} needs one")
+    if y.min() < 0 or y.max() >= classes:
+        row = int(np.flatnonzero((y < 0) | (y >= classes))[0])
+        place.refuse(f"the label of {name} row {row} is {y[row]}, and there are classes 0 to {classes - 1}")
+    return y.astype(np.int64)
+
+
+def numbered(*labels: Array) -> tuple[str, ...]:
+    """The classes of labels that are only numbers: 0 to the largest."""
+    most = max((int(y.max()) for y in labels if y.size and np.issubdtype(y.dtype, np.integer)), default=-1)
+    return tuple(str(number) for number in range(min(most + 1, 1 << 20)))
+
+
 def published(name: str, kept: Stock) -> Published:
-    """Images as datasets hand them over; an id is the row in the published order, test rows counted on from train."""
+    """Images or vectors as datasets hand them over; an id is the row in the files, test rows counted on from train."""
     arrays = {key: torch.from_numpy(np.asarray(value)) for key, value in kept.arrays.items()}
     rows, more = len(arrays["y_train"]), len(arrays["y_test"])
+    size = tuple(arrays["x_train"].shape[1:])
     return Published(
         name=name,
         classes=kept.classes,
-        shape=InputShape("image", tuple(arrays["x_train"].shape[1:])),
+        shape=InputShape("image" if len(size) == 3 else "vector", size),
         train=Samples(arrays["x_train"], arrays["y_train"].long(), torch.arange(rows)),
         test=Samples(arrays["x_test"], arrays["y_test"].long(), torch.arange(rows, rows + more)),
     )
@@ -105,17 +117,11 @@ def _plain(name: str) -> str:
     return "".join(letter for letter in name.lower() if letter.isalnum())
 
 
-def _numbered(found: Pictures) -> tuple[str, ...]:
-    labels = [part.labels for part in (found.train, found.test) if len(part.labels)]
-    most = max((int(each.max()) for each in labels if np.issubdtype(each.dtype, np.integer)), default=-1)
-    return tuple(str(number) for number in range(min(most + 1, 1 << 20)))
-
-
-def _whole(labels: Array, name: str, place: Place) -> Array:
+def _whole(labels: Array, name: str, noun: str, place: Place) -> Array:
     labels = labels.reshape(-1) if labels.ndim == 2 and labels.shape[1] == 1 else labels
     if labels.ndim != 1 or not np.issubdtype(labels.dtype, np.integer):
         place.refuse(
-            f"the {name} labels are {labels.dtype} of shape {list(labels.shape)}, and one integer per image is wanted"
+            f"the {name} labels are {labels.dtype} of shape {list(labels.shape)}, and one integer per {noun} is wanted"
         )
     return labels
 
