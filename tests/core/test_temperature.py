@@ -9,6 +9,7 @@ import torch
 from scipy.optimize import brentq
 from torch import Tensor
 
+from calibrant.calibrators.temperature import Temperature
 from calibrant.core import temperature
 from calibrant.core.errors import CalibrantError, InputError
 from calibrant.core.temperature import GRID, best_temperature_for_ece, fit_temperature
@@ -98,6 +99,46 @@ def test_one_wrong_row_among_certain_ones_has_a_finite_optimum() -> None:
     found = fit_temperature(logits, labels)
     assert found.bound is None
     assert math.log(found.temperature) == pytest.approx(best(logits, labels), abs=LN)
+
+
+@pytest.mark.parametrize("masks", [0.0, 0.2])
+@pytest.mark.parametrize(
+    ("dtype", "powers"),
+    [(torch.float64, (-1015, -997, -500, -60, 60, 500, 997, 1019)), (torch.float32, (-120, -60, 60, 123))],
+)
+def test_t_moves_with_the_scale_of_the_logits(
+    dtype: torch.dtype, powers: tuple[int, ...], masks: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logits, labels = batch(300, 4, masks=masks)
+    logits = logits.to(dtype)
+    t = fit_temperature(logits, labels).temperature
+    monkeypatch.setattr(temperature, "_WIDE64", 0)  # so that float32 is not widened
+    for power in powers:
+        big = logits * 2.0 ** (power // 2) * 2.0 ** (power - power // 2)
+        found = fit_temperature(big, labels)
+        assert found.bound is None
+        assert math.log(math.ldexp(found.temperature, -power) / t) == pytest.approx(0, abs=2 * LN)
+        fitted = Temperature().fit(big, labels)(big)
+        # one division is exact to half a unit in the last place; T may be off by LN twice
+        torch.testing.assert_close(fitted, logits / t, rtol=3 * LN, atol=0)
+
+
+def test_differences_beyond_float64_are_fitted() -> None:
+    logits = torch.tensor([[1.7e308, -1.7e308]] * 20, dtype=torch.float64)
+    labels = torch.tensor([0] * 19 + [1])  # the best T is the difference divided by ln 19
+    small = fit_temperature(logits / 1e300, labels).temperature
+    found = fit_temperature(logits, labels).temperature
+    assert math.log(found / 1e300 / small) == pytest.approx(0, abs=2 * LN)
+
+
+@pytest.mark.parametrize(("power", "told"), [(-1060, "float64; multiply"), (-1025, "float64; multiply")])
+def test_a_temperature_that_is_no_number_is_refused(power: int, told: str) -> None:
+    logits, labels = batch(50, 3)
+    with pytest.raises(InputError, match=told):
+        fit_temperature(logits.double() * 2.0 ** (power // 2) * 2.0 ** (power - power // 2), labels)
+    wrong = torch.tensor([[1e308, 0.0]], dtype=torch.float64)  # 1e3 times its difference would be used
+    with pytest.raises(InputError, match="float64; divide"):
+        fit_temperature(wrong, torch.tensor([1]))
 
 
 ROWS = torch.tensor([[2.0, 0.0, -4.0], [0.0, 3.0, -torch.inf]])

@@ -29,6 +29,7 @@ _NARROW = 64  # up to so many classes a block is transposed, so that sums over c
 _WIDE64 = 1 << 20  # up to so many elements everything is float64
 _SAMPLE = 1 << 21  # elements of the rows on which a large fit is begun
 _ROUNDS = 100
+_SPAN = 1e15  # squares of differences from its inverse to it are float32 numbers
 _FARTHEST_STEP = 7.0  # in ln T
 _SMALL_STEP = 3e-5  # the error after a Newton step in ln T of this size is its square times some tens at most
 _NOISE = 2e-7  # the error in ln T by float32 arithmetic from which the last steps are in float64
@@ -45,9 +46,34 @@ class TemperatureFit:
 def fit_temperature(logits: Tensor, labels: Tensor) -> TemperatureFit:
     """The temperature T > 0 with the smallest mean log loss of softmax(logits / T): ln T to within 1e-6.
 
-    A -inf logit masks a class, but never the true one. Where no finite T > 0 is best, `bound` says so.
+    A -inf logit masks a class, but never the true one. Where no finite T > 0 is best, `bound` says so. Logits of any
+    scale are fitted; a T that is no normal number of their precision is refused.
     """
-    known = _survey(logits, labels)
+    known, power = _survey(logits, labels), 0
+    if not known.finite:  # a sum or a difference may have overflowed
+        power = 64
+        known = _survey(_scaled(logits, -power), labels)
+    if not known.finite:
+        raise InputError("logits must be finite, or -inf for a class that is masked and not the true one")
+    if known.largest and not 1 / _SPAN <= known.largest <= _SPAN:
+        power += math.frexp(known.largest)[1]
+    if not power:
+        return _fit(logits, labels, known)
+    scaled = _scaled(logits, -power)
+    fit = _fit(scaled, labels, _survey(scaled, labels))
+    mantissa, exponent = math.frexp(fit.temperature)
+    limits = torch.finfo(scaled.dtype)
+    lowest, highest = math.frexp(limits.tiny)[1], math.frexp(limits.max)[1]
+    if not lowest <= exponent + power <= highest:
+        raise InputError(
+            f"the best temperature of these logits is beyond {str(scaled.dtype).removeprefix('torch.')};"
+            f" {'divide' if power > 0 else 'multiply'} all logits by one large number first"
+        )
+    return TemperatureFit(math.ldexp(mantissa, exponent + power), fit.bound)
+
+
+def _fit(logits: Tensor, labels: Tensor, known: _Known) -> TemperatureFit:
+    """The same for logits of a scale at which nothing overflows."""
     if known.largest == 0:
         return TemperatureFit(
             1.0, "the logits of each row are equal, so that no temperature changes anything"
@@ -123,6 +149,10 @@ class _Known:
     masked: bool
 
     @property
+    def finite(self) -> bool:
+        return math.isfinite(self.largest + self.at_label + self.slope)
+
+    @property
     def right(self) -> bool:
         """Whether no class has a larger logit than the true one, in any row."""
         return self.at_label == 0
@@ -190,8 +220,6 @@ def _survey(logits: Tensor, labels: Tensor) -> _Known:
     masked = lowest == -math.inf
     if masked or abs(slope) < 1e-5 * -lowest * n:
         at_label, slope, lowest = _extent(logits, labels, torch.float64, masked)
-    if not math.isfinite(at_label + slope + lowest):
-        raise InputError("logits must be finite, or -inf for a class that is masked and not the true one")
     return _Known(-lowest, at_label / n, slope / n, masked)
 
 
@@ -219,6 +247,12 @@ def _shifted(logits: Tensor, dtype: torch.dtype, masked: bool) -> tuple[Tensor, 
     d = torch.empty(z.shape, dtype=dtype, device=z.device).copy_(z)
     d.sub_(d.amax(dim, keepdim=True))
     return (d.clamp_min_(-math.sqrt(torch.finfo(dtype).max)) if masked else d), dim
+
+
+def _scaled(logits: Tensor, power: int) -> Tensor:
+    """Logits times a power of two, which may itself be no number of their precision."""
+    half = power // 2
+    return logits.to(working_dtype(logits.dtype)) * 2.0**half * 2.0 ** (power - half)
 
 
 def _row_blocks(logits: Tensor) -> Iterator[slice]:
