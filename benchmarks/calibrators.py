@@ -188,7 +188,7 @@ def temperature_table(budget: float, write: bool) -> None:
         del logits, labels, fits, results
         gc.collect()
     if write:
-        head = ["rows x classes", "fit by", "ms", "off the best ln T", "peer / calibrant"]
+        head = ["fit by", "rows x classes", "ms", "off the best ln T", "peer / calibrant"]
         rewrite(
             "calibrators.md", "calibrators-temperature", markdown(head, [[r[1], r[0], *r[2:]] for r in rows])
         )
