@@ -45,6 +45,7 @@ def stock(
     parts = {}
     for name, part in (("train", found.train), ("test", found.test)):
         x = part.images
+        _some(len(x), name, "image", place)
         if x.dtype != np.uint8 or x.ndim != 4:
             place.refuse(
                 f"the {name} images are {x.dtype} of shape {list(x.shape)}, and uint8 images are wanted, 0 to 255"
@@ -66,14 +67,18 @@ def labelled(rows: int, labels: Array, name: str, noun: str, classes: int, place
     y = _whole(labels, name, noun, place)
     if not classes:
         place.refuse("there is no class in it")
-    if not rows:
-        place.refuse(f"there are no {name} {noun}s")
+    _some(rows, name, noun, place)
     if rows != len(y):
         place.refuse(f"there are {rows:,} {name} {noun}s and {len(y):,} labels; each {noun} needs one")
     if y.min() < 0 or y.max() >= classes:
         row = int(np.flatnonzero((y < 0) | (y >= classes))[0])
         place.refuse(f"the label of {name} row {row} is {y[row]}, and there are classes 0 to {classes - 1}")
     return y.astype(np.int64)
+
+
+def _some(rows: int, name: str, noun: str, place: Place) -> None:
+    if not rows:
+        place.refuse(f"there are no {name} {noun}s")
 
 
 def numbered(*labels: Array) -> tuple[str, ...]:
