@@ -7,7 +7,7 @@ import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO, BinaryIO
 
 from calibrant.core.place import Place
 
@@ -56,6 +56,18 @@ def atomic(path: Path) -> Iterator[BinaryIO]:
         place.refuse(f"cannot write this file: {error.strerror or error}")
     finally:
         draft.unlink(missing_ok=True)
+
+
+def lock(file: IO[str], place: Place, refusal: str) -> None:
+    """Hold a file for this process until it ends, however it ends; refuse where another process has it."""
+    try:
+        import fcntl
+    except ImportError:  # a system without such locks: two processes are not kept apart there
+        return
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        place.refuse(refusal)
 
 
 def _sync_directory(path: Path) -> None:

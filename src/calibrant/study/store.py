@@ -14,9 +14,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
-from calibrant.core.files import atomic
+from calibrant.core.files import atomic, lock
 from calibrant.core.place import Place
 from calibrant.study.grid import SCHEMA, Cell
 
@@ -112,11 +112,11 @@ def opened_store(root: Path, study: str) -> Iterator[Store]:
     elif any(path.name not in (".lock", "about.json") and path.suffix != ".tmp" for path in root.iterdir()):
         place.refuse("this directory is not empty and holds no study; give a new one")
     try:
-        lock = (root / ".lock").open("w")
+        held = (root / ".lock").open("w")
     except OSError as error:
         place.refuse(f"cannot write into this directory: {error.strerror or error}")
-    with lock:
-        _lock(lock, place)
+    with held:
+        lock(held, place, "another process runs a study here; wait for it, or stop it")
         store = Store(root)
         store.put("about.json", _json({"schema": SCHEMA, "study": study}))
         for folder in (store.cells, root / "runs"):
@@ -140,17 +140,6 @@ def _sweep(store: Store) -> None:
     """Remove the drafts of processes that were killed while they wrote; nobody else writes here."""
     for draft in store.root.rglob(".*.tmp"):
         draft.unlink(missing_ok=True)
-
-
-def _lock(file: IO[str], place: Place) -> None:
-    try:
-        import fcntl
-    except ImportError:  # a system without such locks: two processes are not kept apart there
-        return
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        place.refuse("another process runs a study here; wait for it, or stop it")
 
 
 def _hash(document: Mapping[str, Any]) -> str:

@@ -14,13 +14,13 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import torch
 
 from calibrant import __version__
-from calibrant.core.files import atomic
+from calibrant.core.files import atomic, lock
 from calibrant.core.place import Place
 from calibrant.train.run import Run, differences, read_run, write_run
 
@@ -72,19 +72,8 @@ def _locked(directory: Path) -> Iterator[None]:
     except OSError as error:
         Place(str(directory)).refuse(f"cannot write into this directory: {error.strerror or error}")
     with file:
-        _lock(file, directory)
+        lock(file, Place(str(directory)), "another process is training here; wait for it, or stop it")
         yield
-
-
-def _lock(file: IO[str], directory: Path) -> None:
-    try:
-        import fcntl
-    except ImportError:  # a system without such locks: two processes are not kept apart there
-        return
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        Place(str(directory)).refuse("another process is training here; wait for it, or stop it")
 
 
 def write_json(path: Path, document: Any) -> None:
